@@ -1,0 +1,47 @@
+"""Public counters of the work that a repeated call must not do again.
+
+``flexfa4.stats()`` returns a snapshot; tests and users compare two snapshots to see that changing a
+slope, a window, a tensor's content or the batch size neither traces nor plans anything anew.  A
+leaf: every layer may import it.  It does not time anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counts since the process started.
+
+    Attributes:
+        traces: user functions called to record their graph.
+        parses: texts read into a graph.
+        plans: plans made (graph, facts and sizes turned into a way to run).
+        block_masks: masks evaluated to find their empty, partial and full blocks.
+        calls: calls of ``flexfa4.attention``.
+    """
+
+    traces: int = 0
+    parses: int = 0
+    plans: int = 0
+    block_masks: int = 0
+    calls: int = 0
+
+    def __sub__(self, before: Stats) -> Stats:
+        """Return what was counted since `before`."""
+        return Stats(*(getattr(self, n) - getattr(before, n) for n in self.__dataclass_fields__))
+
+
+_current = Stats()
+
+
+def count(name: str) -> None:
+    """Add one to a counter."""
+    global _current
+    _current = replace(_current, **{name: getattr(_current, name) + 1})
+
+
+def snapshot() -> Stats:
+    """Return the counts so far (public as ``flexfa4.stats``)."""
+    return _current

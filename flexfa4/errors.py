@@ -1,0 +1,279 @@
+"""The error catalogue: one class for each mistake a user can make.
+
+Every message answers four questions, in this order: *where* it happened (file, line and a caret
+in the user's own function, or the name of the argument), what was *found*, what is *allowed*, and
+what to write *instead*.  The texts are class attributes, so that the catalogue reads as a table
+and each class has one golden message in the tests.
+
+What this module deliberately does not do: decide when something is wrong.  It is a leaf that every
+layer may import.  ``assert`` is kept for our own bugs; everything a user can cause is raised from
+here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True)
+class Where:
+    """A place in the user's source.
+
+    Attributes:
+        file: path of the file, ``<stdin>`` or ``<text>`` for the text form.
+        line: line number, counted from 1.
+        source: the text of that line (empty when the source is not available).
+        column: first column to point at, counted from 0.
+        width: number of columns to point at.
+        function: name of the function that contains the line.
+    """
+
+    file: str
+    line: int
+    source: str = ""
+    column: int = 0
+    width: int = 0
+    function: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}"
+        if self.function:
+            place += f", in {self.function}"
+        if not self.source.strip():
+            return place
+        indent = len(self.source) - len(self.source.lstrip())
+        text = self.source.strip()
+        start = max(self.column - indent, 0)
+        width = min(max(self.width, 1), max(len(text) - start, 1))
+        return f"{place}\n    {text}\n    {' ' * start}{'^' * width}"
+
+
+class FlexFA4Error(Exception):
+    """Base of every error that FlexFA4 raises.
+
+    Subclasses fill ``found``, ``allowed`` and ``instead`` with ``str.format`` templates; the
+    keyword arguments of the constructor are the fields of those templates and stay readable in
+    ``fields``.
+    """
+
+    found: ClassVar[str] = "something unexpected"
+    allowed: ClassVar[str] = ""
+    instead: ClassVar[str] = ""
+
+    def __init__(self, *, where: Where | str | None = None, **fields: Any) -> None:
+        self.where = where
+        self.fields = fields
+        super().__init__(self._compose())
+
+    def _compose(self) -> str:
+        lines = [self.found.format(**self.fields)]
+        if self.where is not None:
+            lines.append(f"  where:   {self.where}".replace("\n", "\n  "))
+        for label, template in (("allowed:", self.allowed), ("instead:", self.instead)):
+            if template:
+                text = template.format(**self.fields).replace("\n", "\n           ")
+                lines.append(f"  {label} {text}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> Any:
+        return (_rebuild, (type(self), self.where, self.fields))
+
+
+def _rebuild(kind: type[FlexFA4Error], where: Where | str | None, fields: dict[str, Any]) -> Any:
+    return kind(where=where, **fields)
+
+
+# ---- tracing ------------------------------------------------------------------------------------
+
+
+class TraceError(FlexFA4Error):
+    """A mod could not be turned into a graph."""
+
+
+class TracedBoolError(TraceError, TypeError):
+    """``if``, ``and``, ``or``, ``not`` or a chained comparison on a traced value."""
+
+    found = "{construct} asks for one True or False, but `{expression}` has a value for each score"
+    allowed = "&, |, ~ on conditions, and torch.where(condition, a, b) to choose between values"
+    instead = "{rewrite}"
+
+
+class TracedNumberError(TraceError, TypeError):
+    """``int()``, ``float()``, ``range()``, ``math.*`` ... on a value that differs for each score."""
+
+    found = "{construct} asks for one number, but `{expression}` has a value for each score"
+    allowed = "operators and torch functions, which apply to every score"
+    instead = "{rewrite}"
+
+
+class UnsupportedFunctionError(TraceError, NotImplementedError):
+    """A torch function or tensor method outside the IR's vocabulary."""
+
+    found = "{name} is not available inside a mod"
+    allowed = "element-wise functions: {names}"
+    instead = "{rewrite}"
+
+
+class ArityError(TraceError, TypeError):
+    """A mod with the wrong number of parameters."""
+
+    found = "{name} takes {count} parameters"
+    allowed = "score_mod(score, b, h, q_idx, kv_idx) with 5, mask_mod(b, h, q_idx, kv_idx) with 4"
+    instead = "{rewrite}"
+
+
+class ResultError(TraceError, TypeError):
+    """A mod that returns the wrong type, dtype or shape."""
+
+    found = "{name} returned {result}"
+    allowed = "{expected}"
+    instead = "{rewrite}"
+
+
+class OperandError(TraceError, TypeError):
+    """An operation on dtypes or lengths that do not go together."""
+
+    found = "{name} was applied to {operands}"
+    allowed = "{expected}"
+    instead = "{rewrite}"
+
+
+class IndexingError(TraceError, IndexError):
+    """A captured tensor indexed in a way that has no meaning for one score."""
+
+    found = "{name} was indexed with {index}"
+    allowed = "{expected}"
+    instead = "{rewrite}"
+
+
+class DataDependentShapeError(TraceError, TypeError):
+    """An operation whose result's shape depends on values."""
+
+    found = "{name} gives a result whose shape depends on values"
+    allowed = "element-wise functions and torch.where(condition, a, b), which keep the shape"
+    instead = "{rewrite}"
+
+
+class CaptureError(TraceError, TypeError):
+    """A captured value that cannot be followed from one call to the next."""
+
+    found = "{name} is {kind}"
+    allowed = "ints, floats, bools, tensors, functions, and containers or objects made of these"
+    instead = "{rewrite}"
+
+
+# ---- text form ----------------------------------------------------------------------------------
+
+
+class TextError(FlexFA4Error):
+    """A text mod that cannot be read."""
+
+
+class TextSyntaxError(TextError, ValueError):
+    """Text that the grammar refuses."""
+
+    found = "{problem}"
+    allowed = "{expected}"
+    instead = "{rewrite}"
+
+
+class UnknownNameError(TextError, NameError):
+    """A name in a text mod that means nothing."""
+
+    found = "`{name}` is not known here"
+    allowed = "{names}"
+    instead = "{rewrite}"
+
+
+class BindingError(TextError, TypeError):
+    """A binding of a text mod that is missing, unused or of the wrong kind."""
+
+    found = "{problem}"
+    allowed = "{expected}"
+    instead = "{rewrite}"
+
+
+# ---- calls --------------------------------------------------------------------------------------
+
+
+class ArgumentError(FlexFA4Error, ValueError):
+    """An argument of a public function that is wrong by itself."""
+
+    found = "{name} is {found_value}"
+    allowed = "{expected}"
+    instead = "{rewrite}"
+
+
+class ShapeMismatchError(FlexFA4Error, ValueError):
+    """Tensors whose shapes do not go together."""
+
+    found = "{problem}"
+    allowed = "{expected}"
+    instead = "{rewrite}"
+
+
+class DTypeError(FlexFA4Error, TypeError):
+    """A dtype that is not supported, or dtypes that do not go together."""
+
+    found = "{problem}"
+    allowed = "{expected}"
+    instead = "{rewrite}"
+
+
+class DeviceError(FlexFA4Error, ValueError):
+    """Tensors on devices that do not go together."""
+
+    found = "{problem}"
+    allowed = "{expected}"
+    instead = "{rewrite}"
+
+
+class BlockMaskMismatchError(FlexFA4Error, ValueError):
+    """A BlockMask made for other sizes than those of the call."""
+
+    found = "{problem}"
+    allowed = "{expected}"
+    instead = "{rewrite}"
+
+
+class MaskReadsBatchError(FlexFA4Error, ValueError):
+    """A mask that reads ``b`` or ``h`` although no batch or head count was given."""
+
+    found = "the mask reads {name}, but {argument} was not given"
+    allowed = "{argument}=None only for masks that are the same for every {what}"
+    instead = "create_block_mask(mask, {argument}=<number of {what}s>, ...)"
+
+
+class StaleBlockMaskError(FlexFA4Error, RuntimeError):
+    """A BlockMask used after a value it was made from has changed."""
+
+    found = "{name} changed after this BlockMask was made from it"
+    allowed = "a BlockMask as long as the values that its mask reads stay as they were"
+    instead = "make it again: block_mask = flexfa4.create_block_mask(mask, ...)"
+
+
+class OutOfRangeError(FlexFA4Error, IndexError):
+    """A captured tensor read outside its bounds on a visible score."""
+
+    found = "{tensor} has size {size} in dimension {dim}, but was read at index {index}"
+    allowed = "indices from {low} to {high}, and any index where the mask is False"
+    instead = "{rewrite}"
+
+
+class BackendError(FlexFA4Error, RuntimeError):
+    """A backend that does not exist, or cannot run this call on this machine."""
+
+    found = "backend={backend!r}: {problem}"
+    allowed = "{expected}"
+    instead = "{rewrite}"
+
+
+class SecondDerivativeError(FlexFA4Error, NotImplementedError):
+    """A derivative of a derivative of attention."""
+
+    found = "a second derivative through flexfa4.attention was asked for"
+    allowed = "first derivatives with respect to q, k, v, sink and captured tensors"
+    instead = (
+        "call .detach() on the first gradients, or compute this part with a dense softmax in torch"
+    )

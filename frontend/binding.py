@@ -1,0 +1,27 @@
+"""A graph together with the values that one call gives to its captures.
+
+Deliberately dumb: reading the values is the business of `captures` (functions) and `text` (text).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from flexfa4.frontend.ir import Graph
+
+
+@dataclass(frozen=True)
+class BoundGraph:
+    """A graph and the captured values it runs with.
+
+    Attributes:
+        graph: the simplified graph.
+        tensors: one tensor for each of ``graph.buffers``, in that order, with its autograd history.
+        scalars: one Python number for each of ``graph.scalars``, in that order.
+    """
+
+    graph: Graph
+    tensors: tuple[torch.Tensor, ...] = ()
+    scalars: tuple[int | float, ...] = ()
