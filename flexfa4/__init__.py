@@ -2,6 +2,86 @@
 
     out = flexfa4.attention(q, k, v, score_mod=alibi, block_mask=sliding_window)
 
-Everything here is loaded on first use, so that ``import flexfa4`` costs next to nothing and loads
+Names are loaded on first use (PEP 562), so that ``import flexfa4`` costs next to nothing and loads
 neither cutlass nor triton.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flexfa4.api import Options, attention
+    from flexfa4.block_mask import BlockMask, create_block_mask
+    from flexfa4.combine import MaskMod, mask
+    from flexfa4.counters import Stats, stats
+    from flexfa4.errors import FlexFA4Error
+    from flexfa4.frontend.trace import (
+        Mod,
+        kv_len,
+        num_heads,
+        num_kv_heads,
+        parse,
+        q_len,
+        trace,
+    )
+    from flexfa4.plotting import plot_mask
+    from flexfa4.report import explain
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BlockMask",
+    "FlexFA4Error",
+    "MaskMod",
+    "Mod",
+    "Options",
+    "Stats",
+    "attention",
+    "create_block_mask",
+    "explain",
+    "kv_len",
+    "mask",
+    "num_heads",
+    "num_kv_heads",
+    "parse",
+    "plot_mask",
+    "q_len",
+    "stats",
+    "trace",
+]
+
+_HOME = {
+    "BlockMask": "block_mask",
+    "FlexFA4Error": "errors",
+    "MaskMod": "combine",
+    "Mod": "frontend.trace",
+    "Options": "api",
+    "Stats": "counters",
+    "attention": "api",
+    "create_block_mask": "block_mask",
+    "explain": "report",
+    "kv_len": "frontend.trace",
+    "mask": "combine",
+    "num_heads": "frontend.trace",
+    "num_kv_heads": "frontend.trace",
+    "parse": "frontend.trace",
+    "plot_mask": "plotting",
+    "q_len": "frontend.trace",
+    "stats": "counters",
+    "trace": "frontend.trace",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'flexfa4' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"flexfa4.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,7 +7,8 @@ leaf: every layer may import it.  It does not time anything.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
+from typing import Final
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Stats:
     Attributes:
         traces: user functions called to record their graph.
         parses: texts read into a graph.
-        plans: plans made (graph, facts and sizes turned into a way to run).
+        plans: plans made (graphs and facts turned into a way to run).
         block_masks: masks evaluated to find their empty, partial and full blocks.
         calls: calls of ``flexfa4.attention``.
     """
@@ -30,18 +31,17 @@ class Stats:
 
     def __sub__(self, before: Stats) -> Stats:
         """Return what was counted since `before`."""
-        return Stats(*(getattr(self, n) - getattr(before, n) for n in self.__dataclass_fields__))
+        return Stats(**{f.name: getattr(self, f.name) - getattr(before, f.name) for f in fields(self)})
 
 
-_current = Stats()
+_counts: Final[dict[str, int]] = {f.name: 0 for f in fields(Stats)}
 
 
 def count(name: str) -> None:
     """Add one to a counter."""
-    global _current
-    _current = replace(_current, **{name: getattr(_current, name) + 1})
+    _counts[name] += 1
 
 
-def snapshot() -> Stats:
+def stats() -> Stats:
     """Return the counts so far (public as ``flexfa4.stats``)."""
-    return _current
+    return Stats(**_counts)

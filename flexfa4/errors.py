@@ -277,3 +277,22 @@ class SecondDerivativeError(FlexFA4Error, NotImplementedError):
     instead = (
         "call .detach() on the first gradients, or compute this part with a dense softmax in torch"
     )
+
+
+# ---- command line and demo ----------------------------------------------------------------------
+
+
+class MissingPackageError(FlexFA4Error, ImportError):
+    """An optional package that a feature needs and that is not installed."""
+
+    found = "{feature} needs the package {package}, which is not installed"
+    allowed = "everything else without it"
+    instead = "pip install 'flexfa4[{extra}]'"
+
+
+class DemoProcessError(FlexFA4Error, RuntimeError):
+    """A training process of the demo that ended without a result."""
+
+    found = "the {side} side of the demo ended without a result (exit code {code})"
+    allowed = "a negative code -9 means that the system ended it, most often for want of memory"
+    instead = "flexfa4 demo --seq-len 1024, which needs a quarter of the dense side's memory"

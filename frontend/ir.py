@@ -99,7 +99,9 @@ class Node:
     depends: frozenset[str]
 
     def __repr__(self) -> str:
-        inside = ", ".join([repr(self.attr)] * (self.attr is not None) + [repr(a) for a in self.args])
+        inside = ", ".join(
+            [repr(self.attr)] * (self.attr is not None) + [repr(a) for a in self.args]
+        )
         return f"{self.op}({inside})"
 
     def __reduce__(self) -> Any:
@@ -234,6 +236,13 @@ def topological(*roots: Node) -> Iterator[Node]:
             seen.add(node)
             stack.append((node, True))
             stack.extend((arg, False) for arg in reversed(node.args) if arg not in seen)
+
+
+def with_args(node: Node, args: tuple[Node, ...]) -> Node:
+    """Return `node` with other operands of the same dtypes and lengths."""
+    if args == node.args:
+        return node
+    return intern(node.op, args, node.attr, node.dtype, node.length)
 
 
 def substitute(root: Node, replace: Callable[[Node, tuple[Node, ...]], Node]) -> Node:

@@ -1,0 +1,114 @@
+"""`attention`: check the arguments, resolve the mods, hand over to a backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from flexfa4.block_mask import BlockMask, Sizes, block_mask_for
+from flexfa4.checks import check_backend, check_block_mask, check_tensors, checked_scale
+from flexfa4.counters import count
+from flexfa4.errors import ArgumentError, DeviceError
+from flexfa4.frontend.binding import BoundGraph
+from flexfa4.frontend.ir import F32, Buffer
+from flexfa4.frontend.trace import resolve
+from flexfa4.kernels.cpu.function import Request, attend
+
+
+@dataclass(frozen=True)
+class Options:
+    """Choices that change how a call runs, not what it computes.
+
+    There are none yet on the CPU; kernels add theirs here.
+    """
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    score_mod: Any = None,
+    block_mask: Any = None,
+    scale: float | None = None,
+    sink: torch.Tensor | None = None,
+    return_lse: bool = False,
+    deterministic: bool = False,
+    backend: str = "auto",
+    options: Options | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Compute ``softmax(score_mod(scale * query @ key^T), masked) @ value``.
+
+    Args:
+        query: ``(B, Hq, Lq, D)``, fp32, fp64, fp16 or bf16, any strides.
+        key: ``(B or 1, Hkv, Lk, D)``, with ``Hq % Hkv == 0`` (grouped-query attention).
+        value: ``(B or 1, Hkv, Lk, Dv)``.
+        score_mod: ``score_mod(score, b, h, q_idx, kv_idx) -> score``, its text form or a `Mod`;
+            None leaves the scaled scores as they are.
+        block_mask: a `BlockMask`, or ``mask_mod(b, h, q_idx, kv_idx) -> bool`` (True = attend), its
+            text form or a `Mod`; None attends everywhere.
+        scale: factor of the scores before `score_mod`; None is ``1/sqrt(D)``.
+        sink: ``(Hq,)``: a logit for each query head that joins the softmax's denominator (attention
+            sink), unscaled, after `score_mod`; part of the log-sum-exp; learnable.
+        return_lse: also return the log-sum-exp of each row's scores.
+        deterministic: the same bits on every run, gradients included. The CPU backend always is.
+        backend: "auto" or "cpu" (runs on any torch device).
+        options: see `Options`.
+
+    Returns:
+        out ``(B, Hq, Lq, Dv)`` in query's dtype. With `return_lse`, also lse ``(B, Hq, Lq)``, natural
+        logarithm, fp32 (fp64 for fp64 inputs), differentiable. A row that sees nothing has ``out = 0``
+        and ``lse = -inf`` (with a sink ``lse = sink``), and zero gradients.
+
+    Raises:
+        FlexFA4Error: a class of `flexfa4.errors`, before any arithmetic, for arguments that do not go
+            together, mods that cannot be traced, and masks for other sizes.
+        OutOfRangeError: a captured tensor is read outside its bounds on a visible score.
+        SecondDerivativeError: on differentiating a gradient.
+    """
+    count("calls")
+    check_tensors(query, key, value, sink)
+    check_backend(backend)
+    if options is not None and not isinstance(options, Options):
+        raise ArgumentError(
+            name="options",
+            found_value=repr(options),
+            expected="a flexfa4.Options, or None",
+            rewrite="options=flexfa4.Options()",
+        )
+    factor = checked_scale(scale, query.shape[3])
+    score = None if score_mod is None else resolve(score_mod, "score")
+    needs_grad: frozenset[Buffer] = frozenset()
+    if score is not None and score.tensors:
+        needs_grad = _check_captures(score, query)
+    mask = None if block_mask is None else _block_mask(block_mask, query, key)
+    request = Request(score, None if mask is None else mask.blocks, factor, needs_grad)
+    out, lse = attend(request, query, key, value, sink)
+    return (out, lse) if return_lse else out
+
+
+def _block_mask(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> BlockMask:
+    if isinstance(block_mask, BlockMask):
+        check_block_mask(block_mask, query, key)
+        block_mask.check_current()
+        return block_mask
+    sizes = Sizes(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    return block_mask_for(block_mask, sizes, query.device)
+
+
+def _check_captures(score: BoundGraph, query: torch.Tensor) -> frozenset[Buffer]:
+    """Check the captured tensors of a score mod; return those that need gradients."""
+    needs: list[Buffer] = []
+    for buffer, tensor in zip(score.graph.buffers, score.tensors, strict=True):
+        if tensor.device != query.device:
+            raise DeviceError(
+                problem=f"captured tensor `{buffer.name}` is on {tensor.device}, query on"
+                f" {query.device}",
+                expected="captured tensors on query's device",
+                rewrite=f"{buffer.name} = {buffer.name}.to(query.device)",
+            )
+        if tensor.requires_grad and buffer.dtype is F32:
+            needs.append(buffer)
+    return frozenset(needs)

@@ -1,0 +1,120 @@
+"""Masks as values: ``&``, ``|`` and ``~`` between mask functions.
+
+    window = flexfa4.mask(lambda b, h, q_idx, kv_idx: q_idx - kv_idx < 128)
+    both = window & flexfa4.mask("doc[q] == doc[kv]", doc=ids)
+
+A combined mask is an ordinary mask function of its parts; tracing sees through it.  Nothing is
+evaluated here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flexfa4.errors import ArgumentError
+
+MaskFunction = Callable[..., Any]
+
+
+class MaskMod:
+    """Base of masks that combine with ``&``, ``|`` and ``~``.
+
+    A subclass defines ``__call__(b, h, q_idx, kv_idx)``.
+    """
+
+    def __and__(self, other: Any) -> MaskMod:
+        return _Both(self, _as_mask(other, "&"))
+
+    def __rand__(self, other: Any) -> MaskMod:
+        return _Both(_as_mask(other, "&"), self)
+
+    def __or__(self, other: Any) -> MaskMod:
+        return _Either(self, _as_mask(other, "|"))
+
+    def __ror__(self, other: Any) -> MaskMod:
+        return _Either(_as_mask(other, "|"), self)
+
+    def __invert__(self) -> MaskMod:
+        return _Not(self)
+
+    def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        """Return whether query `q_idx` of head `h` in batch `b` attends to key `kv_idx`."""
+        raise TypeError(f"{type(self).__name__} defines no __call__(b, h, q_idx, kv_idx)")
+
+
+@dataclass(frozen=True)
+class _Plain(MaskMod):
+    function: MaskFunction
+
+    def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return self.function(b, h, q_idx, kv_idx)
+
+
+@dataclass(frozen=True)
+class _Both(MaskMod):
+    left: MaskFunction
+    right: MaskFunction
+
+    def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return self.left(b, h, q_idx, kv_idx) & self.right(b, h, q_idx, kv_idx)
+
+
+@dataclass(frozen=True)
+class _Either(MaskMod):
+    left: MaskFunction
+    right: MaskFunction
+
+    def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return self.left(b, h, q_idx, kv_idx) | self.right(b, h, q_idx, kv_idx)
+
+
+@dataclass(frozen=True)
+class _Not(MaskMod):
+    inner: MaskFunction
+
+    def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return ~self.inner(b, h, q_idx, kv_idx)
+
+
+def mask(function: MaskFunction | str, **bindings: Any) -> MaskMod:
+    """Make a mask function combinable.
+
+    Args:
+        function: ``mask_mod(b, h, q_idx, kv_idx) -> bool``, or its text form.
+        bindings: values of the names in a text.
+
+    Returns:
+        A mask that is used like the function and also understands ``&``, ``|`` and ``~``.
+
+    Raises:
+        ArgumentError: `function` is neither callable nor text, or bindings were given to a function.
+    """
+    if isinstance(function, str):
+        from flexfa4.frontend.trace import parse
+
+        return _Plain(parse(function, **bindings))
+    if bindings:
+        raise ArgumentError(
+            name="mask",
+            found_value=f"a function with bindings {', '.join(bindings)}",
+            expected="bindings with a text mask only",
+            rewrite="let the function capture the values: lambda b, h, q_idx, kv_idx: ...",
+        )
+    return _as_mask(function, "mask()")
+
+
+def _as_mask(function: Any, operator: str) -> MaskMod:
+    if isinstance(function, MaskMod):
+        return function
+    if isinstance(function, str):
+        return mask(function)
+    if not callable(function):
+        raise ArgumentError(
+            name=f"an operand of {operator}",
+            found_value=f"{function!r}, a {type(function).__name__}",
+            expected="mask functions mask_mod(b, h, q_idx, kv_idx) and text masks",
+            rewrite="flexfa4.mask(lambda b, h, q_idx, kv_idx: ...)",
+        )
+    return _Plain(function)

@@ -1,0 +1,105 @@
+"""What this machine can run, and why not the rest.
+
+`examine` looks, `show` prints.  Nothing is installed, compiled or timed.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+# Compute capability of a GPU -> the architecture that its kernels are compiled for.
+KERNEL_TARGETS = {(9, 0): "sm_90a", (10, 0): "sm_100a", (10, 3): "sm_103a"}
+
+_ABSENT = "not installed"
+_CUTLASS_NOTE = "compiles GPU kernels, of which this release has none"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        name: what it is.
+        usable: whether this machine can use it with this release; None where nothing depends on it.
+        found: what was found.
+        note: why it is not usable and what would change that, or what it is for.
+    """
+
+    name: str
+    usable: bool | None
+    found: str
+    note: str = ""
+
+
+def examine() -> list[Finding]:
+    """Look at Python, torch, the backends and the optional packages."""
+    return [
+        Finding("Python", None, platform.python_version()),
+        Finding("torch", None, torch.__version__),
+        Finding("CPU backend", True, f"{torch.get_num_threads()} threads"),
+        *_gpus(),
+        Finding("nvidia-cutlass-dsl", None, _version("nvidia-cutlass-dsl"), _CUTLASS_NOTE),
+        _drawing(),
+    ]
+
+
+def _gpus() -> list[Finding]:
+    count = torch.cuda.device_count()
+    if count == 0:
+        reason = (
+            "this torch is built without CUDA"
+            if torch.version.cuda is None
+            else "torch sees no CUDA device"
+        )
+        return [Finding("GPU kernels", False, "no GPU", f"{reason}; the CPU backend runs")]
+    return [_gpu(index) for index in range(count)]
+
+
+def _gpu(index: int) -> Finding:
+    major, minor = torch.cuda.get_device_capability(index)
+    return describe_gpu(f"GPU {index}", torch.cuda.get_device_name(index), (major, minor))
+
+
+def describe_gpu(name: str, product: str, capability: tuple[int, int]) -> Finding:
+    """Say what this release does on a GPU of a compute capability."""
+    found = f"{product}, compute capability {capability[0]}.{capability[1]}"
+    target = KERNEL_TARGETS.get(capability)
+    if target is None:
+        known = ", ".join(KERNEL_TARGETS.values())
+        why = f"kernels are planned for {known} only"
+    else:
+        why = f"kernels for {target} are not part of this release"
+    return Finding(name, False, found, f"{why}; the CPU backend's tiled torch code runs here")
+
+
+def _drawing() -> Finding:
+    version = _version("matplotlib")
+    if version == _ABSENT:
+        return Finding("pictures", False, version, "pip install 'flexfa4[plot]'")
+    return Finding("pictures", True, f"matplotlib {version}")
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return _ABSENT
+
+
+def show(findings: list[Finding], console: Console) -> None:
+    """Print the findings as a table."""
+    table = Table(title="what this machine can run")
+    table.add_column("")
+    table.add_column("usable")
+    table.add_column("found")
+    table.add_column("note")
+    words = {True: "[green]yes[/]", False: "[yellow]no[/]", None: ""}
+    for finding in findings:
+        table.add_row(finding.name, words[finding.usable], finding.found, finding.note)
+    console.print(table)

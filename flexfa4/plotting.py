@@ -1,0 +1,219 @@
+"""Pictures of masks: which scores are visible, and which blocks are computed for them.
+
+Figures are made without pyplot, so nothing here touches a display or another figure's state;
+callers save or show what they get.  matplotlib is loaded when a picture is asked for, not before.
+
+Colours are from the palette of Okabe and Ito (2008), which stays distinct under the common kinds of
+colour blindness and in grey.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+import flexfa4
+from flexfa4.errors import ArgumentError, MissingPackageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from flexfa4.block_mask import BlockMask
+
+SEEN: Final = "#0072B2"  # blue
+PARTIAL: Final = "#E69F00"  # orange
+EMPTY: Final = "#F2F2F2"
+LINE: Final = "#4D4D4D"
+
+# What a block of a kind (0, 1, 2 in BlockMask.block_kinds) is called, and its colour.
+BLOCK_KINDS: Final = (("skipped", EMPTY), ("partly visible", PARTIAL), ("fully visible", SEEN))
+
+# Every score becomes a pixel before the picture is scaled down; more would take gigabytes.
+MOST_SCORES: Final = 2**26  # 8192 x 8192
+
+
+def plot_mask(
+    mask: BlockMask | Callable[..., Any] | str,
+    q_len: int | None = None,
+    kv_len: int | None = None,
+    *,
+    batch: int = 0,
+    head: int = 0,
+    block_size: int | tuple[int, int] = 128,
+    title: str = "",
+) -> Figure:
+    """Draw a mask for one batch entry and head: every score at the left, every block at the right.
+
+    Args:
+        mask: a BlockMask; or a mask function or text, then with `q_len` and `kv_len`.
+        q_len: queries; not given for a BlockMask.
+        kv_len: keys; None takes `q_len`.
+        batch: which batch entry to draw.
+        head: which query head to draw.
+        block_size: queries and keys in a block, or one number for both; a BlockMask has its own.
+        title: what to write above the picture.
+
+    Returns:
+        The figure; ``figure.savefig(path)`` writes it.
+
+    Raises:
+        MissingPackageError: matplotlib is not installed.
+        ArgumentError: sizes are missing, too large or contradict the BlockMask.
+    """
+    block_mask = _as_block_mask(mask, q_len, kv_len, batch, head, block_size)
+    figure = new_figure(width=10.0, height=5.2)
+    tokens, blocks = figure.subplots(1, 2)
+    draw_tokens(tokens, block_mask, batch=batch, head=head)
+    draw_blocks(blocks, block_mask, batch=batch, head=head)
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def new_figure(*, width: float, height: float) -> Figure:
+    """Return an empty figure of a size in inches.
+
+    Raises:
+        MissingPackageError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingPackageError(feature="drawing", package="matplotlib", extra="plot") from None
+    return Figure(figsize=(width, height), dpi=150, layout="constrained")
+
+
+def draw_tokens(axes: Axes, block_mask: BlockMask, *, batch: int = 0, head: int = 0) -> None:
+    """Draw which key each query sees, a pixel for each score."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    seen = _entry(block_mask.to_dense(), batch, head)
+    q_len, kv_len = seen.shape
+    axes.imshow(
+        seen.to(torch.uint8).numpy(),
+        # a gradient, for pixels that stand for several scores
+        cmap=LinearSegmentedColormap.from_list("seen", [EMPTY, SEEN]),
+        vmin=0,
+        vmax=1,
+        extent=(0, kv_len, q_len, 0),
+        interpolation="antialiased",
+        interpolation_stage="data",
+    )
+    share = seen.float().mean().item() if seen.numel() else 0.0
+    axes.set_title(f"scores: {share:.1%} visible", fontsize="medium")
+    _label(axes, q_len, kv_len)
+
+
+def draw_blocks(axes: Axes, block_mask: BlockMask, *, batch: int = 0, head: int = 0) -> None:
+    """Draw which blocks are skipped, computed under the mask, or computed without it."""
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    kinds = _entry(block_mask.block_kinds(), batch, head)
+    rows, columns = kinds.shape
+    q_len, kv_len = block_mask.shape[-2:]
+    height, width = block_mask.block_size
+    axes.imshow(
+        kinds.numpy(),
+        cmap=ListedColormap([colour for _, colour in BLOCK_KINDS]),
+        vmin=0,
+        vmax=len(BLOCK_KINDS) - 1,
+        extent=(0, columns * width, rows * height, 0),
+        interpolation="nearest",
+    )
+    if max(rows, columns) <= 64:  # beyond this the lines hide the blocks
+        for edge in range(1, columns):
+            axes.axvline(edge * width, color="white", linewidth=0.5)
+        for edge in range(1, rows):
+            axes.axhline(edge * height, color="white", linewidth=0.5)
+    axes.set_xlim(0, kv_len)
+    axes.set_ylim(q_len, 0)
+    counts = torch.bincount(kinds.flatten().long(), minlength=len(BLOCK_KINDS)).tolist()
+    total = max(kinds.numel(), 1)
+    axes.set_title(f"blocks of {height} x {width}: {counts[0] / total:.1%} skipped", fontsize="medium")
+    axes.legend(
+        handles=[
+            Patch(facecolor=colour, edgecolor=LINE, label=f"{name}: {count}")
+            for (name, colour), count in zip(BLOCK_KINDS, counts, strict=True)
+        ],
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.13),
+        ncols=3,
+        frameon=False,
+        fontsize="small",
+        handlelength=1.0,
+    )
+    _label(axes, q_len, kv_len)
+
+
+def _label(axes: Axes, q_len: int, kv_len: int) -> None:
+    axes.set_xlabel("key position")
+    axes.set_ylabel("query position")
+    axes.xaxis.set_label_position("top")
+    axes.xaxis.tick_top()
+    axes.set_aspect("equal" if max(q_len, kv_len) <= 4 * min(q_len, kv_len) else "auto")
+    for side in axes.spines.values():
+        side.set_color(LINE)
+
+
+def _entry(table: torch.Tensor, batch: int, head: int) -> torch.Tensor:
+    """Return one batch entry and head of a table (B or 1, H or 1, rows, columns), on the CPU."""
+    for name, index, size in (("batch", batch, table.shape[0]), ("head", head, table.shape[1])):
+        if not 0 <= index < size and size != 1:
+            raise ArgumentError(
+                name=name,
+                found_value=index,
+                expected=f"0 to {size - 1}",
+                rewrite=f"{name}=0",
+            )
+    return table[batch % table.shape[0], head % table.shape[1]].detach().cpu()
+
+
+def _as_block_mask(
+    mask: BlockMask | Callable[..., Any] | str,
+    q_len: int | None,
+    kv_len: int | None,
+    batch: int,
+    head: int,
+    block_size: int | tuple[int, int],
+) -> BlockMask:
+    """Return the BlockMask to draw, made from a mask function or text where needed."""
+    from flexfa4.block_mask import BlockMask
+
+    if isinstance(mask, BlockMask):
+        if (q_len, kv_len) not in ((None, None), tuple(mask.shape[-2:])):
+            raise ArgumentError(
+                name="q_len, kv_len",
+                found_value=f"{q_len}, {kv_len}",
+                expected=f"nothing, or the BlockMask's own {tuple(mask.shape[-2:])}",
+                rewrite="plot_mask(block_mask)",
+            )
+        drawn = mask
+    elif q_len is None:
+        raise ArgumentError(
+            name="q_len",
+            found_value=None,
+            expected="the number of queries, for a mask that is not a BlockMask",
+            rewrite="plot_mask(mask, 1024)",
+        )
+    else:
+        drawn = flexfa4.create_block_mask(
+            mask,
+            batch=batch + 1,
+            heads=head + 1,
+            q_len=q_len,
+            kv_len=q_len if kv_len is None else kv_len,
+            block_size=block_size,
+        )
+    scores = drawn.shape[-2] * drawn.shape[-1]
+    if scores > MOST_SCORES:
+        raise ArgumentError(
+            name="q_len * kv_len",
+            found_value=scores,
+            expected=f"at most {MOST_SCORES} scores in a picture",
+            rewrite="draw the same mask for shorter sequences",
+        )
+    return drawn

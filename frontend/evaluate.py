@@ -1,0 +1,376 @@
+"""A graph's meaning on torch tensors, for a rectangle of (b, h, q, kv) at a time.
+
+A `Program` is compiled once from one or more roots that share their sub-expressions; `run` evaluates
+them over `Lanes`.  Every value keeps the rank that it needs: what depends on ``h`` alone is a
+``(1, heads, 1, 1)`` tensor however large the rectangle is, so hoisting comes from broadcasting.
+Full-size temporaries are overwritten in place as soon as they are dead.
+
+This is the semantics of record: the CPU backend runs it tile by tile, mask analysis decides tiles
+with it, and the tests hold every other backend against it.  It does not trace, simplify or
+differentiate, and it allocates no more than the rectangle it is given asks for.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+
+from flexfa4.errors import OutOfRangeError
+from flexfa4.frontend.ir import BOOL, F32, I32, Buffer, DType, Node, Scalar, topological
+from flexfa4.frontend.ops import OPS
+
+Value = Any  # torch.Tensor or a Python number
+AXES: Final = {"b": 0, "h": 1, "q": 2, "kv": 3}
+VECTOR_AXIS: Final = 4
+
+
+@dataclass(frozen=True)
+class Values:
+    """What one call gives to a graph's leaves.
+
+    Attributes:
+        tensors: captured tensors.
+        scalars: captured numbers.
+        symbols: q_len, kv_len, num_heads, num_kv_heads.
+        dtype: what f32 means: torch.float32 or torch.float64.
+        device: where the index tensors live.
+        unproved: loads whose indices may be out of range; they are checked on visible lanes.
+    """
+
+    tensors: Mapping[Buffer, torch.Tensor] = field(default_factory=dict)
+    scalars: Mapping[Scalar, int | float] = field(default_factory=dict)
+    symbols: Mapping[str, int] = field(default_factory=dict)
+    dtype: torch.dtype = torch.float32
+    device: torch.device = torch.device("cpu")
+    unproved: frozenset[Node] = frozenset()
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """A rectangle of scores: half-open ranges of batch, head, query and key."""
+
+    b: tuple[int, int]
+    h: tuple[int, int]
+    q: tuple[int, int]
+    kv: tuple[int, int]
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Sizes of the four axes."""
+        return (
+            self.b[1] - self.b[0],
+            self.h[1] - self.h[0],
+            self.q[1] - self.q[0],
+            self.kv[1] - self.kv[0],
+        )
+
+    def index(self, name: str, device: torch.device) -> torch.Tensor:
+        """Return the i64 indices along an input's axis, shaped to broadcast over the rectangle."""
+        start, stop = getattr(self, name)
+        flat = _arange(stop, device)[start:stop]
+        below = 3 - AXES[name]
+        return flat.view(-1, *([1] * below)) if below else flat
+
+
+_ARANGES: dict[torch.device, torch.Tensor] = {}
+
+
+def _arange(stop: int, device: torch.device) -> torch.Tensor:
+    """Return 0, 1, ... up to at least `stop`: one tensor for each device, grown by doubling."""
+    found = _ARANGES.get(device)
+    if found is None or found.numel() < stop:
+        with torch.inference_mode(False):
+            found = torch.arange(max(1024, 1 << (stop - 1).bit_length()), device=device)
+        _ARANGES[device] = found
+    return found
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One instruction: compute `node` from registers into register `target`."""
+
+    node: Node
+    operands: tuple[int, ...]
+    target: int
+    dead: tuple[int, ...]  # registers read here for the last time
+
+
+class Program:
+    """Roots compiled to a straight list of instructions.
+
+    Args:
+        roots: nodes to evaluate, over one shared set of leaves.
+        owns_score: the tensor given as ``score`` may be overwritten.
+    """
+
+    def __init__(self, roots: Sequence[Node], *, owns_score: bool = False) -> None:
+        order = list(topological(*roots))
+        register = {node: i for i, node in enumerate(order)}
+        last_use: dict[Node, int] = {}
+        for i, node in enumerate(order):
+            for arg in node.args:
+                last_use[arg] = i
+        final = set(roots)
+        self._steps = [
+            _Step(
+                node,
+                tuple(register[a] for a in node.args),
+                i,
+                tuple(
+                    register[a]
+                    for a in dict.fromkeys(node.args)
+                    if last_use[a] == i and a not in final
+                ),
+            )
+            for i, node in enumerate(order)
+        ]
+        self._results = tuple(register[r] for r in roots)
+        self._owns_score = owns_score
+        self.uses_score = any(n.op == "input" and n.attr == "score" for n in order)
+
+    def run(
+        self,
+        values: Values,
+        lanes: Lanes,
+        score: torch.Tensor | None = None,
+        visible: torch.Tensor | None = None,
+    ) -> tuple[Value, ...]:
+        """Evaluate over a rectangle.
+
+        Args:
+            values: the call's captures and sizes.
+            lanes: the rectangle.
+            score: the scores, of shape ``lanes.shape``; needed if the graph reads them.
+            visible: bool, broadcastable to ``lanes.shape``: lanes whose loads must be in range;
+                None means all.
+
+        Returns:
+            For each root a tensor that broadcasts to ``lanes.shape``, or a Python number.
+
+        Raises:
+            OutOfRangeError: an unproved load leaves its buffer on a visible lane.
+        """
+        registers: list[Value] = [None] * len(self._steps)
+        owned = [False] * len(self._steps)
+        for step in self._steps:
+            node = step.node
+            operands = [registers[i] for i in step.operands]
+            row = OPS.get(node.op)
+            if row is None:
+                if node.op == "load":
+                    result = _load(node, operands, values, lanes, visible)
+                else:
+                    result = _leaf(node, values, lanes, score)
+                    if result is score:
+                        owned[step.target] = self._owns_score
+            else:
+                if node.length is not None or row.reduces:
+                    operands = _align_vectors(node, operands)
+                reusable = [registers[i] for i in step.dead if owned[i]]
+                result = _apply(node, row.eager, operands, reusable, values.dtype)
+                owned[step.target] = not any(result is o for o in operands) or any(
+                    result is r for r in reusable
+                )
+            registers[step.target] = result
+            for i in step.dead:
+                registers[i] = None
+        return tuple(registers[i] for i in self._results)
+
+
+def _leaf(node: Node, values: Values, lanes: Lanes, score: torch.Tensor | None) -> Value:
+    match node.op:
+        case "input":
+            return score if node.attr == "score" else lanes.index(node.attr, values.device)
+        case "const":
+            return node.attr
+        case "scalar":
+            return values.scalars[node.attr]
+        case "symbol":
+            return values.symbols[node.attr]
+        case "size":
+            buffer, axis = node.attr
+            return values.tensors[buffer].shape[axis]
+        case "iota":
+            return _arange(node.attr, values.device)[: node.attr]
+    raise AssertionError(f"no such leaf: {node.op}")
+
+
+def _apply(
+    node: Node, eager: Any, operands: list[Value], reusable: list[Value], dtype: torch.dtype
+) -> Value:
+    """Run one op, in place where a dead operand has the result's shape and dtype."""
+    if node.op == "to_f32":
+        return eager(operands[0], dtype)
+    if not isinstance(operands[0], torch.Tensor) and isinstance(
+        eager, types.BuiltinFunctionType
+    ):
+        operands[0] = torch.scalar_tensor(operands[0], dtype=_number_dtype(node.args[0].dtype))
+    if isinstance(eager, types.BuiltinFunctionType):
+        for t in reusable:
+            if (
+                isinstance(t, torch.Tensor)
+                and t.dim() > 1
+                and node.dtype is F32
+                and t.dtype is dtype
+                and all(_covers(t, o) for o in operands if isinstance(o, torch.Tensor))
+            ):
+                return eager(*operands, out=t)
+    return eager(*operands)
+
+
+def _number_dtype(dtype: DType) -> torch.dtype:
+    return {F32: torch.float64, I32: torch.int64, BOOL: torch.bool}[dtype]
+
+
+def _covers(whole: torch.Tensor, part: torch.Tensor) -> bool:
+    """Whether `part` broadcasts to the shape of `whole`."""
+    if part.shape == whole.shape:
+        return True
+    if part.dim() > whole.dim():
+        return False
+    return all(
+        p in (1, w) for p, w in zip(reversed(part.shape), reversed(whole.shape), strict=False)
+    )
+
+
+def _align_vectors(node: Node, operands: list[Value]) -> list[Value]:
+    """Give scalar operands of a vector op a trailing axis of one."""
+    return [
+        o.unsqueeze(-1) if a.length is None and isinstance(o, torch.Tensor) and o.dim() else o
+        for a, o in zip(node.args, operands, strict=True)
+    ]
+
+
+# ---- loads ---------------------------------------------------------------------------------------
+
+
+def _load(
+    node: Node, indices: list[Value], values: Values, lanes: Lanes, visible: torch.Tensor | None
+) -> Value:
+    """Read a captured tensor at every lane.
+
+    Dimensions indexed by a bare input or a whole static axis are sliced, which costs nothing; the
+    others are gathered.
+    """
+    buffer: Buffer = node.attr
+    tensor = values.tensors[buffer]
+    if node in values.unproved:
+        if not tensor.numel():  # nothing to clamp to; `_checked` raises if a lane needs it
+            _checked(node, indices, tensor, visible)
+            return torch.zeros((), dtype=tensor.dtype, device=tensor.device)
+        indices = _checked(node, indices, tensor, visible)
+        plain: dict[int, int] = {}
+    else:
+        plain = plain_axes(node)
+    rank = 4 if node.length is None else 5
+    gathered = [d for d in range(tensor.dim()) if d not in plain]
+    for d, axis in plain.items():
+        if axis != VECTOR_AXIS:
+            start, stop = getattr(lanes, node.args[d].attr)
+            tensor = tensor.narrow(d, start, stop - start)
+    if not gathered:
+        result = tensor
+        adv = 0
+    else:
+        tensor = tensor.permute(*gathered, *plain)
+        index = [_index_tensor(node, d, indices[d], values.device) for d in gathered]
+        if all(not isinstance(i, torch.Tensor) for i in index):
+            result, adv = tensor[tuple(index)], 0
+        else:
+            result = tensor[tuple(index)]
+            adv = result.dim() - len(plain)
+    result = _to_axes(result, adv, list(plain.values()), rank)
+    return _widen(result, node.dtype, values.dtype)
+
+
+def _index_tensor(node: Node, d: int, index: Value, device: torch.device) -> Value:
+    """Align an index for broadcasting: scalar indices of a vector load get a trailing axis."""
+    if not isinstance(index, torch.Tensor):
+        return int(index)
+    if index.device != device:  # a 0-dim value that was computed on the host
+        index = index.to(device)
+    if node.length is not None and node.args[d].length is None and index.dim():
+        return index.unsqueeze(-1)
+    return index
+
+
+def plain_axes(node: Node) -> dict[int, int]:
+    """Map the dimensions of a load that can be sliced to the axis that they run along."""
+    plain: dict[int, int] = {}
+    for d, arg in enumerate(node.args):
+        if arg.op == "input":
+            axis = AXES[arg.attr]
+        elif arg.op == "iota" and node.attr.shape[d] == arg.attr:
+            axis = VECTOR_AXIS
+        else:
+            continue
+        if axis not in plain.values():
+            plain[d] = axis
+    others = [a for d, a in enumerate(node.args) if d not in plain]
+    busy = {AXES[name] for a in others for name in a.depends if name in AXES}
+    if any(a.length is not None for a in others):
+        busy.add(VECTOR_AXIS)
+    return {d: axis for d, axis in plain.items() if axis not in busy}
+
+
+def _to_axes(result: torch.Tensor, adv: int, axes: list[int], rank: int) -> torch.Tensor:
+    """Arrange (gathered axes..., sliced axes...) as a tensor that broadcasts over the lanes."""
+    if not axes:
+        return result
+    for _ in range(rank - adv):  # right-align the gathered part to the full rank
+        result = result.unsqueeze(0)
+    order = list(range(rank))
+    spare = []
+    for position, axis in enumerate(axes):
+        spare.append(order[axis])
+        order[axis] = rank + position
+    result = result.permute(*spare, *order)
+    return result[(0,) * len(spare)]
+
+
+def _widen(result: torch.Tensor, dtype: DType, float_dtype: torch.dtype) -> torch.Tensor:
+    """Convert what a buffer stores to what the IR computes with."""
+    if dtype is F32:
+        return result if result.dtype is float_dtype else result.to(float_dtype)
+    if dtype is I32:
+        return result if result.dtype is torch.int64 else result.to(torch.int64)
+    return result
+
+
+def _checked(
+    node: Node, indices: list[Value], tensor: torch.Tensor, visible: torch.Tensor | None
+) -> list[Value]:
+    """Clamp indices into the buffer; raise if one was outside on a visible lane."""
+    clamped: list[Value] = []
+    for d, index in enumerate(indices):
+        size = tensor.shape[d]
+        t = torch.as_tensor(index, device=tensor.device)
+        outside = (t < -size) | (t >= size)
+        seen = outside
+        if visible is not None:
+            mask = visible.unsqueeze(-1) if node.args[d].length is not None else visible
+            seen = outside & mask
+        if bool(seen.any()):
+            raise _out_of_range(node, d, size, t, seen)
+        low = -size if size else 0
+        clamped.append(t.clamp(low, max(size - 1, 0)))
+    return clamped
+
+
+def _out_of_range(
+    node: Node, d: int, size: int, index: torch.Tensor, seen: torch.Tensor
+) -> OutOfRangeError:
+    first = int(torch.broadcast_to(index, seen.shape)[seen][0])
+    return OutOfRangeError(
+        tensor=f"captured tensor `{node.attr.name}`",
+        size=size,
+        dim=d,
+        index=first,
+        low=-size,
+        high=size - 1,
+        rewrite="make the tensor long enough, clamp the index, or mask these scores",
+    )

@@ -1,0 +1,77 @@
+"""Gradients of captured tensors: summing a tile's contributions into the buffer that was read.
+
+A load that does not vary along an axis gets the sum over that axis first, so that a slope for each
+head costs one reduction.  Dimensions that were sliced by the load are added to by slice, the others
+by index.  Sums are kept in the score dtype (fp32 for bf16 buffers).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flexfa4.frontend.evaluate import AXES, VECTOR_AXIS, Lanes, Values, plain_axes
+from flexfa4.frontend.ir import Node
+
+
+def accumulate(
+    target: torch.Tensor,
+    load: Node,
+    indices: tuple[Any, ...],
+    gradient: torch.Tensor,
+    lanes: Lanes,
+    values: Values,
+) -> None:
+    """Add a tile's gradient of one load into `target`.
+
+    Args:
+        target: sum so far, of the buffer's shape, in the score dtype.
+        load: the load.
+        indices: its indices on these lanes, as tensors that broadcast over them or numbers.
+        gradient: ``lanes.shape``, with a trailing axis for a vector load.
+        lanes: the rectangle.
+        values: the call's captures.
+    """
+    rank = 5 if load.length is not None else 4
+    varies = {AXES[name] for arg in load.args for name in arg.depends if name in AXES}
+    if load.length is not None:
+        varies.add(VECTOR_AXIS)
+    rest = [axis for axis in range(rank) if axis not in varies]
+    if rest:
+        gradient = gradient.sum(rest, keepdim=True)
+    plain = {} if load in values.unproved else plain_axes(load)
+    if len(plain) == target.dim():
+        _add_slice(target, load, plain, gradient, lanes)
+    else:
+        _add_indexed(target, load, indices, gradient, rank)
+
+
+def _add_slice(
+    target: torch.Tensor, load: Node, plain: dict[int, int], gradient: torch.Tensor, lanes: Lanes
+) -> None:
+    for d, axis in plain.items():
+        if axis != VECTOR_AXIS:
+            start, stop = getattr(lanes, load.args[d].attr)
+            target = target.narrow(d, start, stop - start)
+    used = [plain[d] for d in range(target.dim())]
+    unused = [axis for axis in range(gradient.dim()) if axis not in used]
+    target.add_(gradient.permute(*unused, *used)[(0,) * len(unused)])
+
+
+def _add_indexed(
+    target: torch.Tensor, load: Node, indices: tuple[Any, ...], gradient: torch.Tensor, rank: int
+) -> None:
+    flat: Any = 0
+    for d, index in enumerate(indices):
+        size = target.shape[d]
+        t = torch.as_tensor(index, device=target.device)
+        if rank == 5 and load.args[d].length is None and t.dim():
+            t = t.unsqueeze(-1)
+        t = torch.where(t < 0, t + size, t).clamp(0, max(size - 1, 0))  # torch's negative indices
+        flat = flat * size + t
+    flat = flat if isinstance(flat, torch.Tensor) else torch.tensor(flat, device=target.device)
+    if not target.numel():
+        return
+    flat = flat.expand(gradient.shape).reshape(-1)
+    target.view(-1).index_add_(0, flat, gradient.reshape(-1))

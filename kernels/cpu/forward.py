@@ -1,0 +1,88 @@
+"""Forward: tiles -> out and lse."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from flexfa4.frontend.evaluate import Lanes
+from flexfa4.kernels.cpu import scores as tiles
+from flexfa4.kernels.cpu.schedule import Chunk, scratch_size
+from flexfa4.kernels.cpu.scores import Call
+from flexfa4.primitives.block_runs import QueryTile
+from flexfa4.primitives.online_softmax import LN2, LOG2E, OnlineSoftmax
+
+
+def forward(call: Call, sink: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute attention.
+
+    Args:
+        call: the call.
+        sink: logits ``(Hq,)`` that join each row's denominator, or None.
+
+    Returns:
+        out ``(B, Hq, Lq, Dv)`` in q's dtype and lse ``(B, Hq, Lq)``, natural log, in the score dtype.
+    """
+    batch, heads, q_len, _ = call.q.shape
+    out = call.q.new_empty(batch, heads, q_len, call.v.shape[-1])
+    lse = call.q.new_empty(batch, heads, q_len, dtype=call.dtype)
+    if not call.chunks:  # no keys, or nothing to do
+        out.zero_()
+        lse.copy_(torch.full_like(lse, -math.inf) if sink is None else sink[:, None])
+        return out, lse
+    base2_sink = None if sink is None else (sink.to(call.dtype) * LOG2E)[:, None, None]
+    scratch = torch.empty(scratch_size(call.chunks), dtype=call.dtype, device=call.q.device)
+    for chunk in call.chunks:
+        chunk_sink = None if base2_sink is None else base2_sink[chunk.h[0] : chunk.h[1]]
+        for tile in chunk.tiles:
+            _forward_tile(call, chunk, tile, chunk_sink, scratch, (out, lse))
+    return out, lse
+
+
+def _forward_tile(
+    call: Call,
+    chunk: Chunk,
+    tile: QueryTile,
+    sink: torch.Tensor | None,
+    scratch: torch.Tensor,
+    results: tuple[torch.Tensor, torch.Tensor],
+) -> None:
+    """Fill one query tile of out and lse."""
+    at = (slice(*chunk.b), slice(*chunk.h), slice(tile.start, tile.stop))
+    out, lse = results[0][at], results[1][at]
+    if not tile.runs:
+        out.zero_()
+        lse.copy_(torch.full_like(lse, -math.inf) if sink is None else sink[:, 0] * LN2)
+        return
+    factors = tiles.row_factors(call, chunk, tile)
+    queries = tiles.query_rows(call, chunk, tile, factors.query)
+    softmax = OnlineSoftmax()
+    acc: torch.Tensor | None = None
+    for run in tile.runs:
+        lanes = Lanes(chunk.b, chunk.h, (tile.start, tile.stop), (run.start, run.stop))
+        keys = tiles.key_rows(call.k, call, chunk, run)
+        score = tiles.raw_scores(call, chunk, queries, keys, scratch)
+        visible = tiles.visible_lanes(call, lanes, run)
+        if call.plan.core is not None:
+            (cored,) = call.plan.core.run(call.values, lanes, score, visible)
+            score = cored.expand(score.shape).contiguous()
+        score, shift = tiles.finish_scores(call, score, lanes, factors.outer, visible)
+        if run.partial:
+            tiles.mask_run(call, score, lanes, run, fill_minus_inf=True)
+        rescale = softmax.update(score, shift)
+        values = tiles.key_rows(call.v, call, chunk, run)
+        weights = score.view(queries.shape[0], queries.shape[1], -1)
+        if acc is None:
+            acc = torch.bmm(weights, values)
+        else:
+            acc.view(*score.shape[:3], -1).mul_(rescale)
+            acc.baddbmm_(weights, values)
+    assert acc is not None
+    factor, base2_lse = softmax.finish(sink)
+    acc4 = acc.view(*lanes.shape[:3], -1)
+    if out.dtype is call.dtype:
+        torch.mul(acc4, factor, out=out)
+    else:
+        out.copy_(acc4.mul_(factor))
+    torch.mul(base2_lse[..., 0], LN2, out=lse)

@@ -1,0 +1,215 @@
+"""The CPU backend's entry: a checked request -> out and lse, with autograd around it."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from flexfa4.errors import SecondDerivativeError
+from flexfa4.frontend.binding import BoundGraph
+from flexfa4.frontend.blocks import Blocks
+from flexfa4.frontend.bounds import Domain, prove_loads
+from flexfa4.frontend.evaluate import Values
+from flexfa4.frontend.ir import Buffer, Graph, Node
+from flexfa4.kernels.cpu.backward import Saved, backward
+from flexfa4.kernels.cpu.forward import forward
+from flexfa4.kernels.cpu.plan import plan_for
+from flexfa4.kernels.cpu.schedule import Problem, dense_schedule, mask_schedule
+from flexfa4.kernels.cpu.scores import Call
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A call whose arguments have been checked.
+
+    Attributes:
+        score: the score mod with its captures, or None.
+        blocks: the mask with its blocks, or None.
+        scale: factor of ``q . k``.
+        needs_grad: buffers of the score mod that need gradients.
+    """
+
+    score: BoundGraph | None
+    blocks: Blocks | None
+    scale: float
+    needs_grad: frozenset[Buffer]
+
+
+def attend(
+    request: Request,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    sink: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run attention.
+
+    Args:
+        request: everything but the tensors that may need gradients.
+        q, k, v: ``(B, Hq, Lq, D)``, ``(B or 1, Hkv, Lk, D)``, ``(B or 1, Hkv, Lk, Dv)``.
+        sink: ``(Hq,)`` or None.
+
+    Returns:
+        out ``(B, Hq, Lq, Dv)`` in q's dtype, lse ``(B, Hq, Lq)`` in fp32 (fp64 for fp64 inputs).
+    """
+    tensors = request.score.tensors if request.score is not None else ()
+    if torch.is_grad_enabled() and (
+        q.requires_grad
+        or k.requires_grad
+        or v.requires_grad
+        or request.needs_grad
+        or (sink is not None and sink.requires_grad)
+    ):
+        out, lse = _Attention.apply(request, q, k, v, sink, *tensors)  # type: ignore[no-untyped-call]
+        return out, lse
+    return forward(_call(request, q, k, v, tensors), sink)
+
+
+def _call(
+    request: Request,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    tensors: tuple[torch.Tensor, ...],
+) -> Call:
+    score, blocks = request.score, request.blocks
+    plan = plan_for(
+        score.graph if score is not None else None,
+        blocks.graph if blocks is not None else None,
+        request.needs_grad,
+    )
+    problem = Problem(
+        q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2], _joinable(k) and _joinable(v)
+    )
+    return Call(
+        q=q,
+        k=k,
+        v=v,
+        scale=request.scale,
+        plan=plan,
+        values=_values(score, q, problem, tensors),
+        blocks=blocks,
+        chunks=dense_schedule(problem) if blocks is None else mask_schedule(problem, blocks),
+    )
+
+
+def _joinable(x: torch.Tensor) -> bool:
+    """Whether batches and heads of keys or values form one axis without a copy."""
+    return x.shape[0] > 1 and x.stride(0) == x.shape[1] * x.stride(1)
+
+
+def _values(
+    score: BoundGraph | None, q: torch.Tensor, problem: Problem, tensors: tuple[torch.Tensor, ...]
+) -> Values:
+    dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
+    symbols = {
+        "q_len": problem.q_len,
+        "kv_len": problem.kv_len,
+        "num_heads": problem.heads,
+        "num_kv_heads": problem.kv_heads,
+    }
+    if score is None:
+        return Values(symbols=symbols, dtype=dtype, device=q.device)
+    graph = score.graph
+    shapes = tuple(tuple(t.shape) for t in tensors)
+    sizes = (problem.batch, problem.heads, problem.q_len, problem.kv_len, problem.kv_heads)
+    return Values(
+        tensors=dict(zip(graph.buffers, tensors, strict=True)),
+        scalars=dict(zip(graph.scalars, score.scalars, strict=True)),
+        symbols=symbols,
+        dtype=dtype,
+        device=q.device,
+        unproved=unproved_loads(graph, score.scalars, shapes, sizes) if tensors else frozenset(),
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def unproved_loads(
+    graph: Graph,
+    scalars: tuple[int | float, ...],
+    shapes: tuple[tuple[int, ...], ...],
+    sizes: tuple[int, int, int, int, int],
+) -> frozenset[Node]:
+    """Return the loads of a graph whose indices are not proved to be in range.
+
+    Args:
+        graph: the graph.
+        scalars: values of its captured numbers.
+        shapes: shapes of its captured tensors.
+        sizes: batch, heads, q_len, kv_len, kv_heads.
+    """
+    batch, heads, q_len, kv_len, kv_heads = sizes
+    domain = Domain(
+        b=batch,
+        h=heads,
+        q_len=q_len,
+        kv_len=kv_len,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        scalars=dict(zip(graph.scalars, scalars, strict=True)),
+        shapes=dict(zip(graph.buffers, shapes, strict=True)),
+    )
+    return frozenset(load for load, proved in prove_loads(graph.root, domain).items() if not proved)
+
+
+class _Attention(torch.autograd.Function):
+    """Autograd around the tiles: saves inputs, out and lse, and computes the scores again."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        request: Request,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sink: torch.Tensor | None,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse = forward(_call(request, q, k, v, tensors), sink)
+        ctx.request = request
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, sink, out, lse, *tensors)
+        return out, lse
+
+    @staticmethod
+    def backward(  # type: ignore[override]
+        ctx: Any, grad_out: torch.Tensor | None, grad_lse: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
+        q, k, v, sink, out, lse, *tensors = ctx.saved_tensors
+        request: Request = ctx.request
+        if grad_out is None and grad_lse is None:
+            return (None,) * (5 + len(tensors))
+        with torch.no_grad():
+            saved = Saved(
+                out, lse, torch.zeros_like(out) if grad_out is None else grad_out, grad_lse, sink
+            )
+            found = backward(_call(request, q, k, v, tuple(tensors)), saved)
+        buffers = request.score.graph.buffers if request.score is not None else ()
+        inputs = (q, k, v, sink, *tensors)
+        grads = [found.q, found.k, found.v, found.sink, *(found.captures.get(b) for b in buffers)]
+        wanted = ctx.needs_input_grad[1:]
+        result = [
+            g.to(x.dtype) if w and g is not None else None
+            for g, x, w in zip(grads, inputs, wanted, strict=True)
+        ]
+        if torch.is_grad_enabled():  # create_graph=True: fail where the second derivative is taken
+            present = [g for g in result if g is not None]
+            sources = [t for t in (*inputs, grad_out, grad_lse) if t is not None]
+            marked = iter(_OnlyFirstDerivative.apply(len(present), *present, *sources))  # type: ignore[no-untyped-call]
+            result = [None if g is None else next(marked) for g in result]
+        return None, *result
+
+
+class _OnlyFirstDerivative(torch.autograd.Function):
+    """Identity on gradients that raises when it is itself differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+        return tuple(t.clone() for t in tensors[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:  # type: ignore[override]
+        raise SecondDerivativeError

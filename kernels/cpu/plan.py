@@ -1,0 +1,106 @@
+"""What the CPU backend decides from the graphs alone: programs and folds, made once and cached.
+
+A `CpuPlan` depends on the score graph, the mask graph and on which captured tensors need gradients;
+not on sizes, values, dtype or device.  Sizes enter in `schedule`.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from flexfa4.counters import count
+from flexfa4.frontend.derivative import derivatives
+from flexfa4.frontend.evaluate import Program
+from flexfa4.frontend.ir import Buffer, Graph, Node, input_, make_graph
+from flexfa4.kernels.cpu.score_form import ScoreForm, score_form
+
+
+@dataclass(frozen=True)
+class LoadGradient:
+    """A captured element that needs a gradient.
+
+    Attributes:
+        load: where it is read.
+        indices: program giving its indices.
+        position: which result of `CpuPlan.backward` is d score / d element.
+    """
+
+    load: Node
+    indices: Program
+    position: int
+
+
+@dataclass(frozen=True)
+class CpuPlan:
+    """Programs of one (score mod, mask) pair.
+
+    Attributes:
+        form: how the score mod is split around the product.
+        row: gives (inner, outer) for the rows of a tile; None where both are absent.
+        core: gives ``core(inner * score)``.
+        bias: gives the bias.
+        kv_slope: gives its coefficient of kv.
+        mask: gives the mask.
+        backward: gives core, d core / d score and the derivatives that `loads` name; None where the
+            derivative is one and no captured tensor needs a gradient.
+        loads: the captured elements that need gradients.
+        derivative_is_one: core is the identity.
+    """
+
+    form: ScoreForm
+    row: Program | None
+    core: Program | None
+    bias: Program | None
+    kv_slope: Program | None
+    mask: Program | None
+    backward: Program | None
+    loads: tuple[LoadGradient, ...]
+
+    @property
+    def derivative_is_one(self) -> bool:
+        """Whether ``d core / d score`` is one everywhere."""
+        return self.form.core is None
+
+
+def _program(*roots: Node | None, owns_score: bool = False) -> Program | None:
+    present = [r for r in roots if r is not None]
+    return Program(present, owns_score=owns_score) if present else None
+
+
+@functools.lru_cache(maxsize=512)
+def plan_for(score: Graph | None, mask: Graph | None, needs_grad: frozenset[Buffer]) -> CpuPlan:
+    """Return the plan of a pair of graphs.
+
+    Args:
+        score: the score mod, or None.
+        mask: the mask, or None.
+        needs_grad: buffers of the score mod whose gradients are asked for.
+    """
+    count("plans")
+    root = score.root if score is not None else input_("score")
+    gradients: list[tuple[Node, Node]] = []
+    if needs_grad and score is not None:
+        gradients = [
+            (load, g) for load, g in derivatives(score).loads if load.attr in needs_grad
+        ]
+    # A derivative that reads the score needs it as it came from the product, unfolded.
+    form = score_form(root, fold=not any("score" in g.depends for _, g in gradients))
+    core_derivative: Node | None = None
+    if form.core is not None:
+        core_derivative = derivatives(make_graph("score", form.core)).score
+    roots = [r for r in (form.core, core_derivative) if r is not None]
+    loads = tuple(
+        LoadGradient(load, Program(load.args), len(roots) + i)
+        for i, (load, _) in enumerate(gradients)
+    )
+    return CpuPlan(
+        form=form,
+        row=_program(form.inner, form.outer),
+        core=_program(form.core, owns_score=True),
+        bias=_program(form.bias),
+        kv_slope=_program(form.kv_slope),
+        mask=_program(mask.root if mask is not None else None),
+        backward=_program(*roots, *(g for _, g in gradients), owns_score=True),
+        loads=loads,
+    )

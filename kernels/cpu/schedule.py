@@ -1,0 +1,170 @@
+"""Sizes and block kinds -> chunks of heads, tiles of queries and runs of keys.
+
+A chunk is what is worked on at once: a range of batches and heads whose block structure is the same,
+sized so that its tile of scores stays in the caches.  Grouped heads (GQA) of one key head are packed
+into the rows of one matrix product.  The height of a query tile is chosen by cost: tall tiles need
+fewer and larger products, short ones waste less beside a narrow band.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from flexfa4.frontend.blocks import Blocks
+from flexfa4.primitives.block_runs import QueryTile, dense_tiles, merge_rows, query_tiles
+
+# Scores held at once: 1M of fp32 are 4 MB. Measured on 2 cores with 1 MB of L2 each (S = 8192, 8
+# heads, D = 64): 256 x 512 x 8 heads was fastest; half and double of it cost 2 to 6 % more.
+SCORES_AT_ONCE: Final = 1 << 20
+RUN_WIDTH: Final = 512
+MAX_TILE_Q: Final = 256
+# Cost model: seconds for a score (both products and softmax) and for a run (dispatch of its ops).
+_SECONDS_PER_SCORE: Final = 1.8e-9
+_SECONDS_PER_RUN: Final = 6e-5
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The sizes of a call, as far as the schedule depends on them.
+
+    Attributes:
+        batch, heads, kv_heads, q_len, kv_len: as in the call.
+        join_batches: several batches may be worked on at once.
+    """
+
+    batch: int
+    heads: int
+    kv_heads: int
+    q_len: int
+    kv_len: int
+    join_batches: bool
+
+    @property
+    def group(self) -> int:
+        """Query heads for each key head."""
+        return self.heads // self.kv_heads
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Batches ``b`` and query heads ``h`` worked on at once, their key heads, and their tiles.
+
+    Attributes:
+        largest: scores in the largest rectangle of one head.
+    """
+
+    b: tuple[int, int]
+    h: tuple[int, int]
+    kv_heads: tuple[int, int]
+    tiles: tuple[QueryTile, ...]
+    largest: int
+
+
+def scratch_size(chunks: tuple[Chunk, ...]) -> int:
+    """Return the number of scores in the largest rectangle of a schedule."""
+    return max((c.b[1] - c.b[0]) * (c.h[1] - c.h[0]) * c.largest for c in chunks)
+
+
+def _largest(tiles: tuple[QueryTile, ...]) -> int:
+    return max(
+        ((t.stop - t.start) * (r.stop - r.start) for t in tiles for r in t.runs), default=0
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def dense_schedule(problem: Problem) -> tuple[Chunk, ...]:
+    """Return the schedule where every key is visible."""
+    tile_q = min(MAX_TILE_Q, problem.q_len)
+    tile = (tile_q, min(RUN_WIDTH, problem.kv_len))
+    if not tile[0] or not tile[1]:
+        return ()
+    tiles = tuple(dense_tiles((problem.q_len, problem.kv_len), tile))
+    largest = _largest(tiles)
+    return _chunks(problem, 1, 1, tile, lambda b, h: (tiles, largest))
+
+
+def mask_schedule(problem: Problem, blocks: Blocks) -> tuple[Chunk, ...]:
+    """Return the schedule of a mask; kept with the mask."""
+    found: tuple[Chunk, ...] | None = blocks.derived.get(problem)
+    if found is None:
+        found = blocks.derived[problem] = _mask_schedule(problem, blocks)
+    return found
+
+
+def _mask_schedule(problem: Problem, blocks: Blocks) -> tuple[Chunk, ...]:
+    kinds = blocks.kinds
+    batches, heads, nq, nk = kinds.shape
+    if not nq or not nk:
+        return ()
+    tile = _choose_tile(problem, blocks)
+    lengths = (problem.q_len, problem.kv_len)
+
+    @functools.cache
+    def tiles(b: int, h: int) -> tuple[tuple[QueryTile, ...], int]:
+        found = tuple(query_tiles(kinds[b, h], blocks.block_size, lengths, tile))
+        return found, _largest(found)
+
+    return _chunks(problem, batches, heads, tile, tiles)
+
+
+def _choose_tile(problem: Problem, blocks: Blocks) -> tuple[int, int]:
+    """Return the tile height and run width of least estimated cost."""
+    block_q, block_kv = blocks.block_size
+    width = max(block_kv, RUN_WIDTH // block_kv * block_kv)
+    flat = blocks.kinds.view(-1, *blocks.kinds.shape[2:])[:8]  # a sample of heads is enough
+    best: tuple[float, int] | None = None
+    rows = 1
+    while rows == 1 or (rows * block_q <= MAX_TILE_Q and rows <= 2 * flat.shape[1]):
+        tile_q = rows * block_q
+        filled = sum(merge_rows(k, rows).ne(0).sum(1).float() for k in flat)
+        assert isinstance(filled, torch.Tensor)
+        filled = filled / len(flat)
+        scores = float(filled.sum()) * tile_q * block_kv * problem.batch * problem.heads
+        at_once = max(1, SCORES_AT_ONCE // (tile_q * width * problem.group))
+        chunks = problem.batch * -(-problem.kv_heads // at_once)
+        runs = float((filled * block_kv / width).ceil().sum()) * chunks
+        cost = scores * _SECONDS_PER_SCORE + runs * _SECONDS_PER_RUN
+        if best is None or cost < best[0]:
+            best = (cost, tile_q)
+        rows *= 2
+    assert best is not None
+    return best[1], width
+
+
+def _chunks(
+    problem: Problem,
+    mask_batches: int,
+    mask_heads: int,
+    tile: tuple[int, int],
+    tiles: Callable[[int, int], tuple[tuple[QueryTile, ...], int]],
+) -> tuple[Chunk, ...]:
+    """Split batches and heads into chunks of one block structure each."""
+    g = problem.group
+    rows = min(tile[0], problem.q_len)
+    width = min(tile[1], problem.kv_len)
+    if mask_heads > 1:  # heads differ in structure: each query head alone
+        head_spans = [((h, h + 1), (h // g, h // g + 1)) for h in range(problem.heads)]
+    else:
+        step = min(problem.kv_heads, max(1, SCORES_AT_ONCE // (rows * width * g)))
+        head_spans = [
+            ((k * g, min(k + step, problem.kv_heads) * g), (k, min(k + step, problem.kv_heads)))
+            for k in range(0, problem.kv_heads, step)
+        ]
+    batch_step = 1
+    if mask_batches == 1 and len(head_spans) == 1 and problem.join_batches:
+        batch_step = max(1, SCORES_AT_ONCE // (rows * width * problem.heads))
+    return tuple(
+        Chunk(
+            (b, min(b + batch_step, problem.batch)),
+            h,
+            kv_heads,
+            *tiles(min(b, mask_batches - 1), h[0] if mask_heads > 1 else 0),
+        )
+        for b in range(0, problem.batch, batch_step)
+        for h, kv_heads in head_spans
+    )

@@ -1,0 +1,221 @@
+"""The scores of one tile: product, score mod, mask; in base 2, ready for the online softmax.
+
+Masked lanes are set to -inf by two bit operations on the integer view of the scores: exact whatever
+the lane held (NaN and infinities included), and 15 to 20 times faster on a CPU than torch's
+``masked_fill_`` with a broadcast mask (measured: 0.1 and 1.5 to 1.8 ns per element).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from flexfa4.frontend.blocks import Blocks, mask_tile
+from flexfa4.frontend.evaluate import Lanes, Values
+from flexfa4.kernels.cpu.plan import CpuPlan
+from flexfa4.kernels.cpu.schedule import Chunk
+from flexfa4.primitives.block_runs import QueryTile, Run
+from flexfa4.primitives.online_softmax import LOG2E
+
+# Evaluated mask tiles kept with a mask: enough for short sequences, where evaluating them again
+# would dominate a call, and nothing at scale.
+_MASK_CACHE_BYTES: Final = 4 << 20
+_BITS: Final = {torch.float32: torch.int32, torch.float64: torch.int64}
+_MINUS_INF: Final = {torch.float32: -(1 << 23), torch.float64: -(1 << 52)}
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of attention, as its tiles see it.
+
+    Attributes:
+        q: ``(B, Hq, Lq, D)``; k: ``(B or 1, Hkv, Lk, D)``; v: ``(B or 1, Hkv, Lk, Dv)``.
+        scale: factor of ``q . k``.
+        plan: programs of the score mod and mask.
+        values: captures of the score mod, and the sizes.
+        blocks: the mask, or None.
+        chunks: the schedule.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    scale: float
+    plan: CpuPlan
+    values: Values
+    blocks: Blocks | None
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of scores and accumulators."""
+        return self.values.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class RowFactors:
+    """Factors of a query tile's rows.
+
+    Attributes:
+        query: what q is multiplied by before the product; includes the scale, and log2(e) where
+            nothing follows the product but the bias.
+        gradient: d (core's operand or score after the mod) / d (q . k).
+        outer: factor of the core, natural units; None is one.
+    """
+
+    query: Any
+    gradient: Any
+    outer: Any
+
+
+def row_factors(call: Call, chunk: Chunk, tile: QueryTile) -> RowFactors:
+    """Evaluate the row factors of a query tile: numbers, or ``(b|1, h|1, rows|1, 1)``."""
+    plan = call.plan
+    inner: Any = 1.0
+    outer: Any = None
+    if plan.row is not None:
+        lanes = Lanes(chunk.b, chunk.h, (tile.start, tile.stop), (0, 1))
+        found = list(plan.row.run(call.values, lanes))
+        if plan.form.inner is not None:
+            inner = found.pop(0)
+        if plan.form.outer is not None:
+            outer = found.pop(0)
+    gradient = call.scale * inner
+    if plan.form.core is not None:
+        return RowFactors(gradient, gradient, outer)
+    if outer is not None:
+        gradient = gradient * outer
+    return RowFactors(gradient * LOG2E, gradient, None)
+
+
+def query_rows(call: Call, chunk: Chunk, tile: QueryTile, factor: Any) -> torch.Tensor:
+    """Return the tile's queries times `factor`, packed ``(b * kv heads, group * rows, D)``."""
+    q = call.q[chunk.b[0] : chunk.b[1], chunk.h[0] : chunk.h[1], tile.start : tile.stop]
+    rows = q.to(call.dtype) * factor
+    return rows.reshape(_product_batch(chunk), -1, q.shape[-1])
+
+
+def _product_batch(chunk: Chunk) -> int:
+    return (chunk.b[1] - chunk.b[0]) * (chunk.kv_heads[1] - chunk.kv_heads[0])
+
+
+def key_rows(x: torch.Tensor, call: Call, chunk: Chunk, run: Run) -> torch.Tensor:
+    """Return keys or values of a run, ``(b * kv heads, keys, D)``; a view where that is possible."""
+    b = chunk.b if x.shape[0] > 1 else (0, 1)
+    part = x[b[0] : b[1], chunk.kv_heads[0] : chunk.kv_heads[1], run.start : run.stop]
+    if part.shape[0] == 1:
+        rows = part[0]
+    else:
+        rows = part.reshape(_product_batch(chunk), run.stop - run.start, x.shape[-1])
+    return rows if rows.dtype is call.dtype else rows.to(call.dtype)
+
+
+def raw_scores(
+    call: Call, chunk: Chunk, queries: torch.Tensor, keys: torch.Tensor, scratch: torch.Tensor
+) -> torch.Tensor:
+    """Return ``queries . keys`` as ``(b, heads, rows, keys)`` in `scratch`."""
+    n, packed, _ = queries.shape
+    width = keys.shape[1]
+    scores = scratch[: n * packed * width].view(n, packed, width)
+    if call.plan.form.ignores_score:
+        scores.zero_()  # not 0 * (q . k), which is NaN for infinite q
+    else:
+        torch.bmm(queries, keys.transpose(1, 2), out=scores)
+    b, h = chunk.b[1] - chunk.b[0], chunk.h[1] - chunk.h[0]
+    return scores.view(b, h, packed * n // (b * h), width)
+
+
+def visible_lanes(call: Call, lanes: Lanes, run: Run) -> torch.Tensor | None:
+    """Return which lanes of a run are visible; None where no load asks for it, or all are."""
+    if not call.values.unproved or not run.partial:
+        return None
+    assert call.blocks is not None and call.plan.mask is not None
+    visible = torch.ones(lanes.shape, dtype=torch.bool, device=call.values.device)
+    for start, stop in run.partial:
+        part = Lanes(lanes.b, lanes.h, lanes.q, (start, stop))
+        visible[..., start - run.start : stop - run.start] = mask_tile(
+            call.plan.mask, call.blocks.values, part
+        )
+    return visible
+
+
+def finish_scores(
+    call: Call, scores: torch.Tensor, lanes: Lanes, outer: Any, visible: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Apply what follows the core: outer factor, bias and the change to base 2.
+
+    Returns:
+        The scores without their row shift, and the shift ``(b|1, h|1, rows|1, 1)`` or None.
+    """
+    plan, values = call.plan, call.values
+    if plan.form.core is not None:
+        scores.mul_(LOG2E if outer is None else outer * LOG2E)
+    if plan.bias is None:
+        return scores, None
+    if plan.kv_slope is not None:
+        first = Lanes(lanes.b, lanes.h, lanes.q, (lanes.kv[0], lanes.kv[0] + 1))
+        (origin,) = plan.bias.run(values, first, visible=None if visible is None else visible[..., :1])
+        (slope,) = plan.kv_slope.run(values, first)
+        distance = torch.arange(
+            lanes.kv[1] - lanes.kv[0], dtype=call.dtype, device=values.device
+        ).mul_(LOG2E)
+        scores.add_(slope * distance)
+        return scores, _shift(origin, call, lanes)
+    (bias,) = plan.bias.run(values, lanes, visible=visible)
+    if "kv" not in plan.form.bias_depends:
+        return scores, _shift(bias, call, lanes)
+    scores.add_(bias, alpha=LOG2E)
+    return scores, None
+
+
+def _shift(bias: Any, call: Call, lanes: Lanes) -> torch.Tensor:
+    """Return a row term in base 2 with the rank of the scores."""
+    t = torch.as_tensor(bias, dtype=call.dtype, device=call.values.device) * LOG2E
+    return t.expand(1, 1, 1, 1) if t.dim() == 0 else t.view((1,) * (4 - t.dim()) + t.shape)
+
+
+# ---- masks ---------------------------------------------------------------------------------------
+
+
+def mask_bits(call: Call, lanes: Lanes) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return bit patterns ``(keep, fill)`` of a rectangle: ``scores & keep | fill`` masks it.
+
+    `keep` is all ones where the mask is True and zero elsewhere; `fill` is -inf where it is False.
+    """
+    assert call.blocks is not None and call.plan.mask is not None
+    cache = call.blocks.derived.setdefault("mask bits", {})
+    depends = call.blocks.graph.root.depends
+    key = (
+        call.dtype,
+        lanes.q,
+        lanes.kv,
+        lanes.b if "b" in depends else None,
+        lanes.h if "h" in depends else None,
+    )
+    found: tuple[torch.Tensor, torch.Tensor] | None = cache.get(key)
+    if found is not None:
+        return found
+    mask = mask_tile(call.plan.mask, call.blocks.values, lanes)
+    keep = mask.to(_BITS[call.dtype]).neg_()
+    fill = (~keep).bitwise_and_(_MINUS_INF[call.dtype])
+    used = cache.get("bytes", 0) + 2 * keep.nbytes
+    if used <= _MASK_CACHE_BYTES:
+        cache["bytes"] = used
+        cache[key] = (keep, fill)
+    return keep, fill
+
+
+def mask_run(
+    call: Call, scores: torch.Tensor, lanes: Lanes, run: Run, *, fill_minus_inf: bool
+) -> None:
+    """Set the masked lanes of a run to -inf, or to zero, in place; full blocks are not touched."""
+    bits = scores.view(_BITS[call.dtype])
+    for start, stop in run.partial:
+        part = Lanes(lanes.b, lanes.h, lanes.q, (start, stop))
+        keep, fill = mask_bits(call, part)
+        columns = bits[..., start - run.start : stop - run.start]
+        columns.bitwise_and_(keep)
+        if fill_minus_inf:
+            columns.bitwise_or_(fill)
