@@ -17,15 +17,8 @@ if TYPE_CHECKING:
     from flexfa4.combine import MaskMod, mask
     from flexfa4.counters import Stats, stats
     from flexfa4.errors import FlexFA4Error
-    from flexfa4.frontend.trace import (
-        Mod,
-        kv_len,
-        num_heads,
-        num_kv_heads,
-        parse,
-        q_len,
-        trace,
-    )
+    from flexfa4.frontend.proxies import kv_len, num_heads, num_kv_heads, q_len
+    from flexfa4.frontend.trace import Mod, parse, trace
     from flexfa4.plotting import plot_mask
     from flexfa4.report import explain
 
@@ -62,13 +55,13 @@ _HOME = {
     "attention": "api",
     "create_block_mask": "block_mask",
     "explain": "report",
-    "kv_len": "frontend.trace",
+    "kv_len": "frontend.proxies",
     "mask": "combine",
-    "num_heads": "frontend.trace",
-    "num_kv_heads": "frontend.trace",
+    "num_heads": "frontend.proxies",
+    "num_kv_heads": "frontend.proxies",
     "parse": "frontend.trace",
     "plot_mask": "plotting",
-    "q_len": "frontend.trace",
+    "q_len": "frontend.proxies",
     "stats": "counters",
     "trace": "frontend.trace",
 }

@@ -84,9 +84,9 @@ def attention(
     if score is not None and score.tensors:
         needs_grad = _check_captures(score, query)
     mask = None if block_mask is None else _block_mask(block_mask, query, key)
-    request = Request(score, None if mask is None else mask.blocks, factor, needs_grad)
+    request = Request(score, None if mask is None else mask.blocks, factor, needs_grad, return_lse)
     out, lse = attend(request, query, key, value, sink)
-    return (out, lse) if return_lse else out
+    return out if lse is None else (out, lse)
 
 
 def _block_mask(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> BlockMask:

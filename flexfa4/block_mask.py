@@ -21,7 +21,7 @@ from flexfa4.frontend.blocks import EMPTY, Blocks, MaskSize, classify, mask_tile
 from flexfa4.frontend.evaluate import Program, Values
 from flexfa4.frontend.ir import topological
 from flexfa4.frontend.trace import resolve
-from flexfa4.kernels.cpu.function import unproved_loads
+from flexfa4.kernels.cpu.function import Binding, unproved_loads
 
 
 class BlockMask:
@@ -189,7 +189,7 @@ def make_block_mask(
         },
         device=_capture_device(bound, device),
         unproved=unproved_loads(
-            graph, bound.scalars, shapes, (size.b, size.h, size.q_len, size.kv_len, heads)
+            Binding(graph, bound.scalars, shapes, (size.b, size.h, size.q_len, size.kv_len, heads))
         ),
     )
     kinds = classify(graph, values, size, spec.block_size)

@@ -9,6 +9,7 @@ evaluated here.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +19,15 @@ from flexfa4.errors import ArgumentError
 MaskFunction = Callable[..., Any]
 
 
-class MaskMod:
+class MaskMod(ABC):
     """Base of masks that combine with ``&``, ``|`` and ``~``.
 
     A subclass defines ``__call__(b, h, q_idx, kv_idx)``.
     """
+
+    @abstractmethod
+    def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        """Return whether query `q_idx` of head `h` in batch `b` attends to key `kv_idx`."""
 
     def __and__(self, other: Any) -> MaskMod:
         return _Both(self, _as_mask(other, "&"))
@@ -38,10 +43,6 @@ class MaskMod:
 
     def __invert__(self) -> MaskMod:
         return _Not(self)
-
-    def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        """Return whether query `q_idx` of head `h` in batch `b` attends to key `kv_idx`."""
-        raise TypeError(f"{type(self).__name__} defines no __call__(b, h, q_idx, kv_idx)")
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,9 @@ def draw_blocks(axes: Axes, block_mask: BlockMask, *, batch: int = 0, head: int 
     axes.set_ylim(q_len, 0)
     counts = torch.bincount(kinds.flatten().long(), minlength=len(BLOCK_KINDS)).tolist()
     total = max(kinds.numel(), 1)
-    axes.set_title(f"blocks of {height} x {width}: {counts[0] / total:.1%} skipped", fontsize="medium")
+    axes.set_title(
+        f"blocks of {height} x {width}: {counts[0] / total:.1%} skipped", fontsize="medium"
+    )
     axes.legend(
         handles=[
             Patch(facecolor=colour, edgecolor=LINE, label=f"{name}: {count}")
@@ -191,29 +193,33 @@ def _as_block_mask(
                 expected=f"nothing, or the BlockMask's own {tuple(mask.shape[-2:])}",
                 rewrite="plot_mask(block_mask)",
             )
-        drawn = mask
-    elif q_len is None:
+        _check_size(mask.q_len, mask.kv_len)
+        return mask
+    if q_len is None:
         raise ArgumentError(
             name="q_len",
             found_value=None,
             expected="the number of queries, for a mask that is not a BlockMask",
             rewrite="plot_mask(mask, 1024)",
         )
-    else:
-        drawn = flexfa4.create_block_mask(
-            mask,
-            batch=batch + 1,
-            heads=head + 1,
-            q_len=q_len,
-            kv_len=q_len if kv_len is None else kv_len,
-            block_size=block_size,
-        )
-    scores = drawn.shape[-2] * drawn.shape[-1]
-    if scores > MOST_SCORES:
+    kv_len = q_len if kv_len is None else kv_len
+    _check_size(q_len, kv_len)
+    made: BlockMask = flexfa4.create_block_mask(
+        mask,
+        batch=batch + 1,
+        heads=head + 1,
+        q_len=q_len,
+        kv_len=kv_len,
+        block_size=block_size,
+    )
+    return made
+
+
+def _check_size(q_len: int, kv_len: int) -> None:
+    if q_len * kv_len > MOST_SCORES:
         raise ArgumentError(
             name="q_len * kv_len",
-            found_value=scores,
+            found_value=q_len * kv_len,
             expected=f"at most {MOST_SCORES} scores in a picture",
             rewrite="draw the same mask for shorter sequences",
         )
-    return drawn

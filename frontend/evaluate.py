@@ -26,6 +26,7 @@ from flexfa4.frontend.ops import OPS
 Value = Any  # torch.Tensor or a Python number
 AXES: Final = {"b": 0, "h": 1, "q": 2, "kv": 3}
 VECTOR_AXIS: Final = 4
+_CASTS: Final = frozenset({"to_f32", "to_i32", "to_bool"})
 
 
 @dataclass(frozen=True)
@@ -203,13 +204,16 @@ def _apply(
     node: Node, eager: Any, operands: list[Value], reusable: list[Value], dtype: torch.dtype
 ) -> Value:
     """Run one op, in place where a dead operand has the result's shape and dtype."""
-    if node.op == "to_f32":
+    if node.op in _CASTS:
         return eager(operands[0], dtype)
-    if not isinstance(operands[0], torch.Tensor) and isinstance(
-        eager, types.BuiltinFunctionType
-    ):
-        operands[0] = torch.scalar_tensor(operands[0], dtype=_number_dtype(node.args[0].dtype))
-    if isinstance(eager, types.BuiltinFunctionType):
+    builtin = isinstance(eager, types.BuiltinFunctionType)
+    # A torch function wants a tensor first, and numbers may follow; the table's own functions
+    # (choices and extremes) get tensors only, so that two numbers have the score's dtype too.
+    for i in range(1 if builtin else len(operands)):
+        if not isinstance(operands[i], torch.Tensor):
+            kind = {F32: dtype, I32: torch.int64, BOOL: torch.bool}[node.args[i].dtype]
+            operands[i] = torch.scalar_tensor(operands[i], dtype=kind)
+    if builtin:
         for t in reusable:
             if (
                 isinstance(t, torch.Tensor)
@@ -220,10 +224,6 @@ def _apply(
             ):
                 return eager(*operands, out=t)
     return eager(*operands)
-
-
-def _number_dtype(dtype: DType) -> torch.dtype:
-    return {F32: torch.float64, I32: torch.int64, BOOL: torch.bool}[dtype]
 
 
 def _covers(whole: torch.Tensor, part: torch.Tensor) -> bool:

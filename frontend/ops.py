@@ -129,9 +129,6 @@ def _pair(a: Any, b: Any) -> tuple[torch.Tensor, torch.Tensor]:
 def _where(c: Any, a: Any, b: Any) -> Any:
     if not isinstance(c, torch.Tensor):
         return a if c else b
-    if not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor):
-        dtype = torch.get_default_dtype() if isinstance(a, float) else None
-        a = torch.as_tensor(a, dtype=dtype, device=c.device)
     return torch.where(c, *_pair(a, b))
 
 
@@ -174,12 +171,12 @@ def _d_pow(n: Node, g: Node) -> tuple[Node | None, ...]:
 
 def _d_minmax(n: Node, g: Node) -> tuple[Node | None, ...]:
     a, b = n.args  # torch gives each operand half where they are equal
-    win = "gt" if n.op == "max" else "lt"
+    lose = "lt" if n.op == "max" else "gt"  # not its opposite: with NaN, both sides get all
     half = _mul(g, _f(0.5))
     tie = apply("eq", a, b)
 
     def side(x: Node, y: Node) -> Node:
-        return apply("where", tie, half, apply("where", apply(win, x, y), g, _f(0)))
+        return apply("where", tie, half, apply("where", apply(lose, x, y), _f(0), g))
 
     return side(a, b), side(b, a)
 
@@ -316,7 +313,8 @@ def cast(node: Node, dtype: DType) -> Node:
     """Return `node` converted to `dtype`: itself where it has it, a constant for a constant."""
     if node.dtype is dtype:
         return node
-    if node.op == "const":
+    # a float outside 64 bits, or NaN, is no integer: that is left to the device
+    if node.op == "const" and (dtype is not I32 or abs(node.attr) < 2**63):
         return const(node.attr, dtype)
     return intern("to_" + dtype.value, (node,), None, dtype, node.length)
 

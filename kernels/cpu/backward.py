@@ -33,7 +33,7 @@ class Saved:
 
     Attributes:
         out, grad_out: ``(B, Hq, Lq, Dv)``.
-        lse: ``(B, Hq, Lq)``; grad_lse: the same, or None.
+        lse: ``(B, Hq, Lq)``, base 2; grad_lse: the gradient of the natural one, or None.
         sink: ``(Hq,)`` or None.
     """
 
@@ -117,8 +117,8 @@ def _backward_tile(
     lse = saved.lse[at].unsqueeze(-1)
     if saved.sink is not None:
         assert grads.sink is not None
-        sink = saved.sink[chunk.h[0] : chunk.h[1]].to(call.dtype)[:, None, None]
-        weight = torch.where(lse == -math.inf, 0.0, (sink - lse).exp())
+        sink = (saved.sink[chunk.h[0] : chunk.h[1]].to(call.dtype) * LOG2E)[:, None, None]
+        weight = torch.where(lse == -math.inf, 0.0, (sink - lse).exp2())
         grads.sink[chunk.h[0] : chunk.h[1]] -= (weight * delta).sum((0, 2, 3))
     if not tile.runs:
         return
@@ -127,7 +127,7 @@ def _backward_tile(
     rows = _Rows(
         queries,
         grad_out.reshape(queries.shape[0], queries.shape[1], -1),
-        torch.where(lse == -math.inf, 0.0, lse * LOG2E),
+        torch.where(lse == -math.inf, 0.0, lse),
         delta,
         factors,
     )

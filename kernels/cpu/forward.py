@@ -1,4 +1,7 @@
-"""Forward: tiles -> out and lse."""
+"""Forward: tiles -> out and lse.
+
+Inside the backend the log-sum-exp is in base 2, as the scores are; `function` converts it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from flexfa4.kernels.cpu import scores as tiles
 from flexfa4.kernels.cpu.schedule import Chunk, scratch_size
 from flexfa4.kernels.cpu.scores import Call
 from flexfa4.primitives.block_runs import QueryTile
-from flexfa4.primitives.online_softmax import LN2, LOG2E, OnlineSoftmax
+from flexfa4.primitives.online_softmax import LOG2E, OnlineSoftmax
 
 
 def forward(call: Call, sink: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -22,22 +25,30 @@ def forward(call: Call, sink: torch.Tensor | None) -> tuple[torch.Tensor, torch.
         sink: logits ``(Hq,)`` that join each row's denominator, or None.
 
     Returns:
-        out ``(B, Hq, Lq, Dv)`` in q's dtype and lse ``(B, Hq, Lq)``, natural log, in the score dtype.
+        out ``(B, Hq, Lq, Dv)`` in q's dtype and lse ``(B, Hq, Lq)``, base 2, in the score dtype.
     """
     batch, heads, q_len, _ = call.q.shape
     out = call.q.new_empty(batch, heads, q_len, call.v.shape[-1])
     lse = call.q.new_empty(batch, heads, q_len, dtype=call.dtype)
+    base2_sink = None if sink is None else (sink.to(call.dtype) * LOG2E)[:, None, None]
     if not call.chunks:  # no keys, or nothing to do
         out.zero_()
-        lse.copy_(torch.full_like(lse, -math.inf) if sink is None else sink[:, None])
+        _fill_lse(lse, base2_sink)
         return out, lse
-    base2_sink = None if sink is None else (sink.to(call.dtype) * LOG2E)[:, None, None]
     scratch = torch.empty(scratch_size(call.chunks), dtype=call.dtype, device=call.q.device)
     for chunk in call.chunks:
         chunk_sink = None if base2_sink is None else base2_sink[chunk.h[0] : chunk.h[1]]
         for tile in chunk.tiles:
             _forward_tile(call, chunk, tile, chunk_sink, scratch, (out, lse))
     return out, lse
+
+
+def _fill_lse(lse: torch.Tensor, sink: torch.Tensor | None) -> None:
+    """Fill rows ``(b, heads, rows)`` that see no key; `sink` is ``(heads, 1, 1)``."""
+    if sink is None:
+        lse.fill_(-math.inf)
+    else:
+        lse.copy_(sink[..., 0])
 
 
 def _forward_tile(
@@ -53,7 +64,7 @@ def _forward_tile(
     out, lse = results[0][at], results[1][at]
     if not tile.runs:
         out.zero_()
-        lse.copy_(torch.full_like(lse, -math.inf) if sink is None else sink[:, 0] * LN2)
+        _fill_lse(lse, sink)
         return
     factors = tiles.row_factors(call, chunk, tile)
     queries = tiles.query_rows(call, chunk, tile, factors.query)
@@ -85,4 +96,4 @@ def _forward_tile(
         torch.mul(acc4, factor, out=out)
     else:
         out.copy_(acc4.mul_(factor))
-    torch.mul(base2_lse[..., 0], LN2, out=lse)
+    lse.copy_(base2_lse[..., 0])

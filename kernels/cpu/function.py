@@ -11,7 +11,7 @@ import torch
 from flexfa4.errors import SecondDerivativeError
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.blocks import Blocks
-from flexfa4.frontend.bounds import Domain, prove_loads
+from flexfa4.frontend.bounds import Domain, bound, prove_loads
 from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import Buffer, Graph, Node
 from flexfa4.kernels.cpu.backward import Saved, backward
@@ -19,6 +19,7 @@ from flexfa4.kernels.cpu.forward import forward
 from flexfa4.kernels.cpu.plan import plan_for
 from flexfa4.kernels.cpu.schedule import Problem, dense_schedule, mask_schedule
 from flexfa4.kernels.cpu.scores import Call
+from flexfa4.primitives.online_softmax import LN2
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +31,14 @@ class Request:
         blocks: the mask with its blocks, or None.
         scale: factor of ``q . k``.
         needs_grad: buffers of the score mod that need gradients.
+        return_lse: the log-sum-exp is wanted.
     """
 
     score: BoundGraph | None
     blocks: Blocks | None
     scale: float
     needs_grad: frozenset[Buffer]
+    return_lse: bool
 
 
 def attend(
@@ -44,7 +47,7 @@ def attend(
     k: torch.Tensor,
     v: torch.Tensor,
     sink: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Run attention.
 
     Args:
@@ -53,7 +56,8 @@ def attend(
         sink: ``(Hq,)`` or None.
 
     Returns:
-        out ``(B, Hq, Lq, Dv)`` in q's dtype, lse ``(B, Hq, Lq)`` in fp32 (fp64 for fp64 inputs).
+        out ``(B, Hq, Lq, Dv)`` in q's dtype, lse ``(B, Hq, Lq)``, natural logarithm, in fp32
+        (fp64 for fp64 inputs), None where it is not wanted.
     """
     tensors = request.score.tensors if request.score is not None else ()
     if torch.is_grad_enabled() and (
@@ -63,9 +67,10 @@ def attend(
         or request.needs_grad
         or (sink is not None and sink.requires_grad)
     ):
-        out, lse = _Attention.apply(request, q, k, v, sink, *tensors)  # type: ignore[no-untyped-call]
-        return out, lse
-    return forward(_call(request, q, k, v, tensors), sink)
+        found = _Attention.apply(request, q, k, v, sink, *tensors)  # type: ignore[no-untyped-call]
+        return found if request.return_lse else (found, None)
+    out, lse = forward(_call(request, q, k, v, tensors), sink)
+    return out, lse.mul_(LN2) if request.return_lse else None
 
 
 def _call(
@@ -76,21 +81,22 @@ def _call(
     tensors: tuple[torch.Tensor, ...],
 ) -> Call:
     score, blocks = request.score, request.blocks
-    plan = plan_for(
-        score.graph if score is not None else None,
-        blocks.graph if blocks is not None else None,
-        request.needs_grad,
-    )
     problem = Problem(
         q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2], _joinable(k) and _joinable(v)
     )
+    binding = _binding(score, problem, tensors)
+    graph = score.graph if score is not None else None
+    mask = blocks.graph if blocks is not None else None
+    plan = plan_for(graph, mask, request.needs_grad)
+    if binding is not None and plan.form.factors_to_check() and not factors_finite(binding):
+        plan = plan_for(binding.graph, mask, request.needs_grad, fold=False)
     return Call(
         q=q,
         k=k,
         v=v,
         scale=request.scale,
         plan=plan,
-        values=_values(score, q, problem, tensors),
+        values=_values(score, binding, q, problem, tensors),
         blocks=blocks,
         chunks=dense_schedule(problem) if blocks is None else mask_schedule(problem, blocks),
     )
@@ -101,8 +107,69 @@ def _joinable(x: torch.Tensor) -> bool:
     return x.shape[0] > 1 and x.stride(0) == x.shape[1] * x.stride(1)
 
 
+@dataclass(frozen=True)
+class Binding:
+    """What the proofs of a call rest on: a graph, its captured numbers, and sizes; hashable.
+
+    Attributes:
+        graph: the graph.
+        scalars: values of its captured numbers.
+        shapes: shapes of its captured tensors.
+        sizes: batch, heads, q_len, kv_len, kv_heads.
+    """
+
+    graph: Graph
+    scalars: tuple[int | float, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    sizes: tuple[int, int, int, int, int]
+
+    def domain(self) -> Domain:
+        """Return the same for interval analysis."""
+        batch, heads, q_len, kv_len, kv_heads = self.sizes
+        return Domain(
+            b=batch,
+            h=heads,
+            q_len=q_len,
+            kv_len=kv_len,
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            scalars=dict(zip(self.graph.scalars, self.scalars, strict=True)),
+            shapes=dict(zip(self.graph.buffers, self.shapes, strict=True)),
+        )
+
+
+def _binding(
+    score: BoundGraph | None, problem: Problem, tensors: tuple[torch.Tensor, ...]
+) -> Binding | None:
+    if score is None:
+        return None
+    p = problem
+    shapes = tuple([tuple(t.shape) for t in tensors])
+    sizes = (p.batch, p.heads, p.q_len, p.kv_len, p.kv_heads)
+    return Binding(score.graph, score.scalars, shapes, sizes)
+
+
+@functools.lru_cache(maxsize=1024)
+def unproved_loads(binding: Binding) -> frozenset[Node]:
+    """Return the loads whose indices are not proved to be in range."""
+    proved = prove_loads(binding.graph.root, binding.domain())
+    return frozenset(load for load, holds in proved.items() if not holds)
+
+
+@functools.lru_cache(maxsize=1024)
+def factors_finite(binding: Binding) -> bool:
+    """Return whether the row factors of the folded form are proved finite."""
+    leaf = binding.domain().leaf
+    form = plan_for(binding.graph, None, frozenset()).form
+    return all(bound(node, leaf).finite for node in form.factors_to_check())
+
+
 def _values(
-    score: BoundGraph | None, q: torch.Tensor, problem: Problem, tensors: tuple[torch.Tensor, ...]
+    score: BoundGraph | None,
+    binding: Binding | None,
+    q: torch.Tensor,
+    problem: Problem,
+    tensors: tuple[torch.Tensor, ...],
 ) -> Values:
     dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
     symbols = {
@@ -111,48 +178,16 @@ def _values(
         "num_heads": problem.heads,
         "num_kv_heads": problem.kv_heads,
     }
-    if score is None:
+    if score is None or binding is None:
         return Values(symbols=symbols, dtype=dtype, device=q.device)
-    graph = score.graph
-    shapes = tuple(tuple(t.shape) for t in tensors)
-    sizes = (problem.batch, problem.heads, problem.q_len, problem.kv_len, problem.kv_heads)
     return Values(
-        tensors=dict(zip(graph.buffers, tensors, strict=True)),
-        scalars=dict(zip(graph.scalars, score.scalars, strict=True)),
+        tensors=dict(zip(score.graph.buffers, tensors, strict=True)),
+        scalars=dict(zip(score.graph.scalars, score.scalars, strict=True)),
         symbols=symbols,
         dtype=dtype,
         device=q.device,
-        unproved=unproved_loads(graph, score.scalars, shapes, sizes) if tensors else frozenset(),
+        unproved=unproved_loads(binding) if tensors else frozenset(),
     )
-
-
-@functools.lru_cache(maxsize=1024)
-def unproved_loads(
-    graph: Graph,
-    scalars: tuple[int | float, ...],
-    shapes: tuple[tuple[int, ...], ...],
-    sizes: tuple[int, int, int, int, int],
-) -> frozenset[Node]:
-    """Return the loads of a graph whose indices are not proved to be in range.
-
-    Args:
-        graph: the graph.
-        scalars: values of its captured numbers.
-        shapes: shapes of its captured tensors.
-        sizes: batch, heads, q_len, kv_len, kv_heads.
-    """
-    batch, heads, q_len, kv_len, kv_heads = sizes
-    domain = Domain(
-        b=batch,
-        h=heads,
-        q_len=q_len,
-        kv_len=kv_len,
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        scalars=dict(zip(graph.scalars, scalars, strict=True)),
-        shapes=dict(zip(graph.buffers, shapes, strict=True)),
-    )
-    return frozenset(load for load, proved in prove_loads(graph.root, domain).items() if not proved)
 
 
 class _Attention(torch.autograd.Function):
@@ -167,16 +202,16 @@ class _Attention(torch.autograd.Function):
         v: torch.Tensor,
         sink: torch.Tensor | None,
         *tensors: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> Any:
         out, lse = forward(_call(request, q, k, v, tensors), sink)
         ctx.request = request
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(q, k, v, sink, out, lse, *tensors)
-        return out, lse
+        return (out, lse * LN2) if request.return_lse else out
 
     @staticmethod
     def backward(  # type: ignore[override]
-        ctx: Any, grad_out: torch.Tensor | None, grad_lse: torch.Tensor | None
+        ctx: Any, grad_out: torch.Tensor | None, grad_lse: torch.Tensor | None = None
     ) -> tuple[torch.Tensor | None, ...]:
         q, k, v, sink, out, lse, *tensors = ctx.saved_tensors
         request: Request = ctx.request

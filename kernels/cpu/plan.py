@@ -39,8 +39,7 @@ class CpuPlan:
         form: how the score mod is split around the product.
         row: gives (inner, outer) for the rows of a tile; None where both are absent.
         core: gives ``core(inner * score)``.
-        bias: gives the bias.
-        kv_slope: gives its coefficient of kv.
+        bias: gives the bias, or its two factors.
         mask: gives the mask.
         backward: gives core, d core / d score and the derivatives that `loads` name; None where the
             derivative is one and no captured tensor needs a gradient.
@@ -52,7 +51,6 @@ class CpuPlan:
     row: Program | None
     core: Program | None
     bias: Program | None
-    kv_slope: Program | None
     mask: Program | None
     backward: Program | None
     loads: tuple[LoadGradient, ...]
@@ -69,13 +67,16 @@ def _program(*roots: Node | None, owns_score: bool = False) -> Program | None:
 
 
 @functools.lru_cache(maxsize=512)
-def plan_for(score: Graph | None, mask: Graph | None, needs_grad: frozenset[Buffer]) -> CpuPlan:
+def plan_for(
+    score: Graph | None, mask: Graph | None, needs_grad: frozenset[Buffer], fold: bool = True
+) -> CpuPlan:
     """Return the plan of a pair of graphs.
 
     Args:
         score: the score mod, or None.
         mask: the mask, or None.
         needs_grad: buffers of the score mod whose gradients are asked for.
+        fold: row factors may move across the product (see `ScoreForm.factors_to_check`).
     """
     count("plans")
     root = score.root if score is not None else input_("score")
@@ -85,7 +86,8 @@ def plan_for(score: Graph | None, mask: Graph | None, needs_grad: frozenset[Buff
             (load, g) for load, g in derivatives(score).loads if load.attr in needs_grad
         ]
     # A derivative that reads the score needs it as it came from the product, unfolded.
-    form = score_form(root, fold=not any("score" in g.depends for _, g in gradients))
+    fold = fold and not any("score" in g.depends for _, g in gradients)
+    form = score_form(root, fold=fold)
     core_derivative: Node | None = None
     if form.core is not None:
         core_derivative = derivatives(make_graph("score", form.core)).score
@@ -98,8 +100,7 @@ def plan_for(score: Graph | None, mask: Graph | None, needs_grad: frozenset[Buff
         form=form,
         row=_program(form.inner, form.outer),
         core=_program(form.core, owns_score=True),
-        bias=_program(form.bias),
-        kv_slope=_program(form.kv_slope),
+        bias=_program(*(form.factors or (form.bias,))),
         mask=_program(mask.root if mask is not None else None),
         backward=_program(*roots, *(g for _, g in gradients), owns_score=True),
         loads=loads,

@@ -6,12 +6,14 @@ Every score mod is written as ::
 
 with `outer`, `inner` free of score and keys (one factor for each row: folded into q, or applied to a
 row) and `bias` free of score.  An affine mod has ``core(x) = x`` and then no element-wise work but
-the bias is left.  A bias that is linear in the key index is split once more: its value at the first
-key of a run, which softmax takes as a shift of the row, and a slope times the distance from there.
-No operand grows by this: distances stay relative to the run.
+the bias is left.  A bias that is a product is added by one fused multiply-add, so that a slope for
+each head times a distance costs one pass, and the distance is computed once for all heads.  (A bias
+linear in the key index could be added as a row vector and a shift instead.  It is not: measured at
+width 512 the fused product costs the same, and distances stay exact.)
 
-Which split is legal is decided from the graph alone; signs and finiteness are not needed, since the
-row maximum is taken after the bias here.
+Signs do not matter, since the row maximum is taken after the bias here.  Factors that move across the
+product must be finite (``q * inf`` is NaN where ``score * inf`` is not): `factors_to_check` names
+them, and a call for which they are not proved finite uses the unfolded form.
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ from flexfa4.frontend.ir import (
     input_,
     make_graph,
     substitute,
-    topological,
     with_args,
 )
 from flexfa4.frontend.rules import simplify
@@ -46,19 +47,24 @@ class ScoreForm:
             identity.
         outer: factor of the core, free of score and kv.
         bias: free of score.
-        kv_slope: coefficient of kv in `bias` where that is linear in kv and depends on q too.
+        factors: two nodes whose product is the bias, where it is one that varies with kv.
     """
 
     inner: Node | None = None
     core: Node | None = None
     outer: Node | None = None
     bias: Node | None = None
-    kv_slope: Node | None = None
+    factors: tuple[Node, Node] | None = None
 
     @property
     def ignores_score(self) -> bool:
         """Whether the mod does not use the score at all."""
         return self.outer is _ZERO
+
+    def factors_to_check(self) -> tuple[Node, ...]:
+        """Return the factors that must be finite for this form to hold."""
+        present = (self.inner, None if self.ignores_score else self.outer)
+        return tuple(n for n in present if n is not None and n.op != "const")
 
     @property
     def bias_depends(self) -> frozenset[str]:
@@ -71,7 +77,8 @@ def score_form(root: Node, *, fold: bool = True) -> ScoreForm:
 
     Args:
         root: the mod's result.
-        fold: False keeps the score itself as it comes from the product, for derivatives that read it.
+        fold: False moves nothing: the score stays as it comes from the product, for derivatives that
+            read it, and for factors that may be infinite.
     """
     if not fold:
         return ScoreForm(core=None if root is _SCORE else root)
@@ -81,16 +88,14 @@ def score_form(root: Node, *, fold: bool = True) -> ScoreForm:
         bias = _sum(bias, ops.apply("mul", outer, core))
         core, outer = _SCORE, _ZERO
     elif core is not _SCORE:
-        inner = _inner_scale(core)
-        if inner is not None:
-            core = _without_inner(core)
+        inner, core = _fold_inner(core)
     bias = simplify(bias)
     return ScoreForm(
         inner=inner,
         core=None if core is _SCORE else core,
         outer=_unless(simplify(outer), _ONE),
         bias=_unless(bias, _ZERO),
-        kv_slope=_kv_slope(bias),
+        factors=_factors(bias),
     )
 
 
@@ -140,39 +145,17 @@ def _peel(root: Node) -> tuple[Node, Node, Node]:
     return core, outer, bias
 
 
-def _score_uses(core: Node) -> list[Node]:
-    return [n for n in topological(core) if _SCORE in n.args]
+def _fold_inner(core: Node) -> tuple[Node | None, Node]:
+    """Take the row factor that every use of the score applies to it out of `core`."""
+    found = score_facts(make_graph("score", core)).inner_scale
+    if found is None:
+        return None, core
+    return found.scale, substitute(
+        core, lambda node, args: _SCORE if node is found.node else with_args(node, args)
+    )
 
 
-def _factor_of(use: Node) -> Node | None:
-    """Return the row factor by which one use multiplies the score."""
-    if use.op == "mul" and use.args[0] is not use.args[1]:
-        other = use.args[1] if use.args[0] is _SCORE else use.args[0]
-        return other if _row_factor(other) else None
-    if use.op == "div" and use.args[0] is _SCORE and _row_factor(use.args[1]):
-        return ops.apply("div", _ONE, use.args[1])
-    return None
-
-
-def _inner_scale(core: Node) -> Node | None:
-    """Return the one row factor that every use of the score applies to it, if there is one."""
-    factors = {_factor_of(use) for use in _score_uses(core)}
-    return factors.pop() if len(factors) == 1 else None
-
-
-def _without_inner(core: Node) -> Node:
-    uses = set(_score_uses(core))
-
-    def replace(node: Node, args: tuple[Node, ...]) -> Node:
-        if node in uses:
-            return _SCORE
-        return with_args(node, args)
-
-    return substitute(core, replace)
-
-
-def _kv_slope(bias: Node) -> Node | None:
-    if not {"q", "kv"} <= bias.depends:
+def _factors(bias: Node) -> tuple[Node, Node] | None:
+    if bias.op != "mul" or "kv" not in bias.depends:
         return None
-    return score_facts(make_graph("score", _sum(_SCORE, bias))).kv_slope
-
+    return bias.args[0], bias.args[1]

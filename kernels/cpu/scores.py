@@ -154,23 +154,19 @@ def finish_scores(
         scores.mul_(LOG2E if outer is None else outer * LOG2E)
     if plan.bias is None:
         return scores, None
-    if plan.kv_slope is not None:
-        first = Lanes(lanes.b, lanes.h, lanes.q, (lanes.kv[0], lanes.kv[0] + 1))
-        (origin,) = plan.bias.run(values, first, visible=None if visible is None else visible[..., :1])
-        (slope,) = plan.kv_slope.run(values, first)
-        distance = torch.arange(
-            lanes.kv[1] - lanes.kv[0], dtype=call.dtype, device=values.device
-        ).mul_(LOG2E)
-        scores.add_(slope * distance)
-        return scores, _shift(origin, call, lanes)
-    (bias,) = plan.bias.run(values, lanes, visible=visible)
+    found = plan.bias.run(values, lanes, visible=visible)
+    if len(found) == 2:
+        a, b = (torch.as_tensor(x, dtype=call.dtype, device=values.device) for x in found)
+        scores.addcmul_(a, b, value=LOG2E)
+        return scores, None
+    (bias,) = found
     if "kv" not in plan.form.bias_depends:
-        return scores, _shift(bias, call, lanes)
+        return scores, _shift(bias, call)
     scores.add_(bias, alpha=LOG2E)
     return scores, None
 
 
-def _shift(bias: Any, call: Call, lanes: Lanes) -> torch.Tensor:
+def _shift(bias: Any, call: Call) -> torch.Tensor:
     """Return a row term in base 2 with the rank of the scores."""
     t = torch.as_tensor(bias, dtype=call.dtype, device=call.values.device) * LOG2E
     return t.expand(1, 1, 1, 1) if t.dim() == 0 else t.view((1,) * (4 - t.dim()) + t.shape)

@@ -1,0 +1,101 @@
+"""The demo: train a small language model with flexfa4 beside the same model in plain torch.
+
+`run` is what ``flexfa4 demo`` calls.  The stages: `corpus` (text), `model` (transformer and the two
+attentions), `train` (a run in a process of its own), `report` (comparison, tables, picture).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from flexfa4.demo import report
+from flexfa4.demo.model import Shape
+from flexfa4.demo.train import Job, train_in_fresh_process
+from flexfa4.errors import ArgumentError
+from flexfa4.plotting import new_figure
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user chooses.
+
+    Attributes:
+        steps: optimiser steps, at least 1.
+        length: positions in a sequence, at least 2.
+        folder: where the picture goes; made where it does not exist.
+    """
+
+    steps: int = 40
+    length: int = 2048
+    folder: Path = Path("flexfa4-demo")
+
+    def __post_init__(self) -> None:
+        for name, value, least in (("--steps", self.steps, 1), ("--seq-len", self.length, 2)):
+            if value < least:
+                raise ArgumentError(
+                    name=name,
+                    found_value=value,
+                    expected=f"at least {least}",
+                    rewrite=f"flexfa4 demo {name} {max(least, 128)}",
+                )
+
+
+def run(options: Options, console: Console) -> bool:
+    """Train both sides, print what came out and save the picture.
+
+    Returns:
+        Whether the losses agree to rounding.
+
+    Raises:
+        ArgumentError: more text was asked for than the standard library has, or the folder cannot
+            be made.
+        MissingPackageError: matplotlib is not installed.
+    """
+    figure = new_figure(width=11.0, height=4.6)  # the first thing that could fail, before training
+    try:
+        options.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(
+            name="--out",
+            found_value=str(options.folder),
+            expected="a folder, or a path where one can be made",
+            rewrite=f"another path: {error.strerror}",
+        ) from None
+    shape = Shape()
+    jobs = {
+        "flexfa4": Job("flexfa4", options.steps, 1, options.length, shape),
+        "dense torch": Job("dense", options.steps, 1, options.length, shape),
+        "flexfa4 in fp64": Job("flexfa4", options.steps, 1, options.length, shape, double=True),
+    }
+    report.print_setup(jobs["flexfa4"], console)
+    columns = (
+        TextColumn("{task.description:<16}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    runs = {}
+    with Progress(*columns, console=console) as progress:
+        tasks = {name: progress.add_task(name, total=options.steps, start=False) for name in jobs}
+        for name, job in jobs.items():
+            progress.start_task(tasks[name])
+            runs[name] = train_in_fresh_process(job, lambda t=tasks[name]: progress.advance(t))
+    comparison = report.Comparison(jobs["flexfa4"], *runs.values())
+    report.print_tables(comparison, console)
+    path = options.folder / "flexfa4-demo.png"
+    report.draw(comparison, figure)
+    figure.savefig(path)
+    console.print(f"picture: {path}", soft_wrap=True)
+    return comparison.agrees

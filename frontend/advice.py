@@ -1,0 +1,281 @@
+"""What to write instead of ``if``, ``and``, ``int()`` ... on a value that differs for each score.
+
+From the syntax that asked for one Python value, `truth` and `number` find the construct's name and
+compose its replacement: ``a and b`` becomes ``a & b``, an ``if`` whose branches return or assign
+becomes ``torch.where``.  Works on syntax only: it sees neither values nor frames (`locate` does).
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Found:
+    """A construct that asks for a Python value, see `locate.Request`."""
+
+    node: ast.expr
+    construct: str
+    expression: str
+    rewrite: str
+
+
+class Parents:
+    """The parent and the following sibling of every node of a tree."""
+
+    def __init__(self, tree: ast.AST) -> None:
+        self._parent: dict[ast.AST, ast.AST] = {}
+        for node in ast.walk(tree):
+            for child in ast.iter_child_nodes(node):
+                self._parent[child] = node
+
+    def of(self, node: ast.AST) -> ast.AST | None:
+        """Return the parent of a node."""
+        return self._parent.get(node)
+
+    def next_statement(self, node: ast.stmt) -> ast.stmt | None:
+        """Return the statement after `node` in the same block."""
+        body = getattr(self.of(node), "body", [])
+        if isinstance(body, list) and node in body[:-1]:
+            following: ast.stmt = body[body.index(node) + 1]
+            return following
+        return None
+
+
+Describe = Callable[[ast.expr, Parents], "Found | None"]
+
+
+# ---- conditions: and, or, not, chained comparisons -----------------------------------------------
+
+
+class _Elementwise(ast.NodeTransformer):
+    """Turn logic on Python truth values into logic on every element."""
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        self.generic_visit(node)
+        return _join(ast.BitAnd() if isinstance(node.op, ast.And) else ast.BitOr(), node.values)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.Not):
+            return ast.UnaryOp(ast.Invert(), node.operand)
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        self.generic_visit(node)
+        terms = [node.left, *node.comparators]
+        if len(node.ops) == 1 and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+            return _membership(node)
+        pairs: list[ast.expr] = [
+            ast.Compare(left, [op], [right])
+            for left, op, right in zip(terms, node.ops, terms[1:], strict=False)
+        ]
+        return _join(ast.BitAnd(), pairs)
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        self.generic_visit(node)
+        return _where(node.test, node.body, node.orelse)
+
+
+def _join(op: ast.operator, terms: list[ast.expr]) -> ast.expr:
+    joined = terms[0]
+    for term in terms[1:]:
+        joined = ast.BinOp(joined, op, term)
+    return joined
+
+
+def _membership(node: ast.Compare) -> ast.expr:
+    """``x in (a, b)`` as ``(x == a) | (x == b)``; as it is where the container is no display."""
+    container = node.comparators[0]
+    if not isinstance(container, (ast.List, ast.Tuple, ast.Set)) or not container.elts:
+        return node
+    one_of = _join(
+        ast.BitOr(), [ast.Compare(node.left, [ast.Eq()], [item]) for item in container.elts]
+    )
+    return one_of if isinstance(node.ops[0], ast.In) else ast.UnaryOp(ast.Invert(), one_of)
+
+
+def _elementwise(node: ast.expr) -> ast.expr:
+    changed: ast.expr = _Elementwise().visit(copy.deepcopy(node))
+    return changed
+
+
+def _call(name: str, *args: ast.expr) -> ast.expr:
+    return ast.Call(ast.parse(name, mode="eval").body, list(args), [])
+
+
+def _where(test: ast.expr, yes: ast.expr, no: ast.expr) -> ast.expr:
+    """``torch.where``, or just the condition where the choices are True and False."""
+    constants = [c.value if isinstance(c, ast.Constant) else None for c in (yes, no)]
+    if constants[0] is True and constants[1] is False:
+        return test
+    if constants[0] is False and constants[1] is True:
+        return ast.UnaryOp(ast.Invert(), test)
+    return _call("torch.where", test, yes, no)
+
+
+def _text(node: ast.AST) -> str:
+    return ast.unparse(ast.fix_missing_locations(node))
+
+
+def _operand(node: ast.expr) -> str:
+    """Return the text of an expression, in parentheses where an operator or method may follow."""
+    is_atom = isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+    return _text(node) if is_atom else f"({_text(node)})"
+
+
+# ---- who asks for a truth value ------------------------------------------------------------------
+
+_COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+
+
+def truth(node: ast.expr, parents: Parents) -> Found | None:
+    """Return the construct around `node` that asks it for True or False, None if there is none."""
+    parent = parents.of(node)
+    # the node itself holds the operator
+    if isinstance(node, ast.Compare) and len(node.ops) > 1:
+        first = _text(ast.Compare(node.left, node.ops[:1], node.comparators[:1]))
+        return Found(node, "a chained comparison", first, _text(_whole(node, parents)))
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+        return _found(node, "`in`", _text(node.left), _whole(node, parents))
+    if isinstance(node, ast.BoolOp):
+        return _found(node, _word(node), _text(node.values[0]), _whole(node, parents))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return _found(node, "`not`", _text(node.operand), _whole(node, parents))
+    if isinstance(node, ast.IfExp):
+        return _found(node, "a conditional expression", _text(node.test), _elementwise(node))
+    if isinstance(node, ast.Call):
+        return _truth_call(node)
+    if isinstance(node, _COMPREHENSIONS):
+        tests = [test for loop in node.generators for test in loop.ifs]
+        advice = "a comprehension over a fixed range, with torch.where inside"
+        return Found(node, "`if`", _text(tests[0]), advice) if tests else None
+    # the node is what a parent asks
+    if isinstance(parent, (ast.BoolOp, ast.UnaryOp)) or (
+        isinstance(parent, ast.IfExp) and parent.test is node
+    ):
+        found = truth(parent, parents)
+        return found and Found(node, found.construct, _text(node), found.rewrite)
+    if isinstance(parent, (ast.If, ast.While, ast.Assert)) and parent.test is node:
+        word = f"`{type(parent).__name__.lower()}`"
+        return Found(node, word, _text(node), _block(parent, parents))
+    return None
+
+
+def _found(node: ast.expr, construct: str, expression: str, instead: ast.expr) -> Found:
+    return Found(node, construct, expression, _text(instead))
+
+
+def _whole(node: ast.expr, parents: Parents) -> ast.expr:
+    """Return the elementwise form of the largest logical expression that `node` is part of."""
+    parent = parents.of(node)
+    while isinstance(parent, (ast.BoolOp, ast.UnaryOp)):
+        node, parent = parent, parents.of(parent)
+    return _elementwise(node)
+
+
+def _word(node: ast.BoolOp) -> str:
+    return "`and`" if isinstance(node.op, ast.And) else "`or`"
+
+
+_PAIRWISE: Final = {"min": "torch.minimum", "max": "torch.maximum"}
+
+
+def _truth_call(node: ast.Call) -> Found | None:
+    """``min``, ``max``, ``bool``, ``any``, ``all``, ``sorted`` ... of traced values."""
+    name = _text(node.func)
+    if name in _PAIRWISE and len(node.args) > 1:
+        instead = node.args[0]
+        for arg in node.args[1:]:
+            instead = _call(_PAIRWISE[name], instead, arg)
+        return _found(node, f"`{name}()`", _text(node.args[0]), _elementwise(instead))
+    advice = {
+        "bool": "{0} != 0",
+        "any": "conditions joined by |",
+        "all": "conditions joined by &",
+    }.get(name, "torch.where(condition, a, b), torch.minimum(a, b), torch.maximum(a, b)")
+    if not node.args:
+        return None
+    instead = advice.format(_operand(node.args[0]))
+    return Found(node, f"`{name}()`", _text(node.args[0]), instead)
+
+
+def _block(parent: ast.AST, parents: Parents) -> str:
+    """Return what to write instead of a whole ``if``, ``while`` or ``assert``."""
+    if isinstance(parent, ast.If):
+        return _if(parent, parents)
+    if isinstance(parent, ast.While):
+        return "a loop over a fixed range, with torch.where for what depends on the score"
+    return "check it outside the mod, or remove the assert"
+
+
+def _if(node: ast.If, parents: Parents) -> str:
+    test = _elementwise(node.test)
+    after = node.orelse[0] if len(node.orelse) == 1 else None
+    if not node.orelse:
+        after = parents.next_statement(node)
+    if len(node.body) == 1:
+        body = node.body[0]
+        yes, no = (s.value if isinstance(s, ast.Return) else None for s in (body, after))
+        if yes is not None and no is not None:
+            return f"return {_text(_where(test, _elementwise(yes), _elementwise(no)))}"
+        target = _assigned(body)
+        if target is not None:
+            other = _assigned(after) if node.orelse else (target[0], ast.Name(target[0]))
+            if other is not None and other[0] == target[0]:
+                return f"{target[0]} = {_text(_where(test, target[1], other[1]))}"
+    return f"torch.where({_text(test)}, <value if true>, <value if false>)"
+
+
+def _assigned(statement: ast.stmt | None) -> tuple[str, ast.expr] | None:
+    """Return the name and the new value of ``x = ...`` or ``x += ...``."""
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0]
+        if isinstance(target, ast.Name):
+            return target.id, _elementwise(statement.value)
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+        name = statement.target.id
+        value = ast.BinOp(ast.Name(name), statement.op, _elementwise(statement.value))
+        return name, value
+    return None
+
+
+# ---- who asks for a number -----------------------------------------------------------------------
+
+_NUMBER_CALLS: Final = {
+    "int": "{0}.to(torch.int32)",
+    "float": "{0}.to(torch.float32)",
+    "range": "a loop over a fixed range, with torch.where for what depends on the score",
+    "list": "a loop over a fixed range",
+    "complex": "real numbers",
+}
+
+
+def number(node: ast.expr, parents: Parents) -> Found | None:
+    """Return the call or subscript at `node` that asks for a number, None if there is none."""
+    if isinstance(node, ast.Call):
+        name = _text(node.func)
+        if name.endswith(".item") or name.endswith(".tolist"):
+            value = name.rsplit(".", 1)[0]
+            return Found(node, f"`{name}()`", value, value)
+        arguments = [_text(a) for a in node.args] or ["this value"]
+        if name.startswith("math."):
+            advice = f"torch.{name[5:]}({', '.join(arguments)})"
+        else:
+            template = _NUMBER_CALLS.get(name, "a torch function or an operator")
+            advice = template.format(_operand(node.args[0]) if node.args else "x")
+        return Found(node, f"`{name}()`", arguments[0], advice)
+    parent = parents.of(node)
+    loop = node.generators[0] if isinstance(node, _COMPREHENSIONS) else parent
+    if isinstance(loop, (ast.For, ast.comprehension)) and (loop is not parent or loop.iter is node):
+        advice = "a loop over range(n) with a fixed n"
+        return Found(node, "a loop", _text(loop.iter), advice)
+    if isinstance(node, ast.Subscript):
+        container, index = _text(node.value), _text(node.slice)
+        advice = f"make `{container}` a tensor: torch.tensor({container})[{index}]"
+        return Found(node, "a list index", index, advice)
+    return None

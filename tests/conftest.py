@@ -1,0 +1,128 @@
+"""What all tests share: the `golden` fixture, the tiers and the settings of hypothesis.
+
+Tiers are markers that a test gets from the folder it lies in, or from using `golden`; the default
+run leaves out `full` and `gpu` (see pyproject.toml).  There are no other shared fixtures: inputs
+and cases come from the case table of the package.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+TESTS = Path(__file__).parent
+GOLDEN = TESTS / "golden"
+FOLDER_TIERS = ("unit", "compile", "emulate", "gpu")
+LEFT_OUT_TIERS = ("full", "gpu")  # a default run does not see these tests
+SUFFIX = ".txt"
+
+# Every pass of the compiler verifies its result while the tests run.
+os.environ["FLEXFA4_VERIFY"] = "1"
+
+# Without a deadline: a shared machine may stall any example.  Derandomised: a failure on one
+# machine is the same failure on the next.
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=30)
+settings.register_profile("thorough", deadline=None, max_examples=2000)
+settings.load_profile("quick")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite the golden files that differ"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(GoldenFiles(config), "golden-files")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m deselects by these markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        tier = item.path.relative_to(TESTS).parts[0]
+        if tier in FOLDER_TIERS:
+            item.add_marker(tier)
+        if "golden" in getattr(item, "fixturenames", ()):
+            item.add_marker("golden")
+
+
+class GoldenFiles:
+    """Which golden files this run has used, and which ones no test uses any more."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.update: bool = config.getoption("--update-golden")
+        self.used: set[Path] = set()
+        self.collected: set[Path] = set()
+        self.incomplete: set[str] = set()  # modules with a test that was skipped
+        self.partial = bool(config.getoption("collectonly"))
+        self.unused: list[Path] = []
+
+    def compare(self, test: pytest.Item, name: str, text: str) -> None:
+        """Fail unless `text` is what the golden file of this test module and name holds."""
+        left_out = [tier for tier in LEFT_OUT_TIERS if test.get_closest_marker(tier)]
+        assert not left_out, f"tests marked {left_out} cannot use golden: a default run skips them"
+        path = GOLDEN / test.path.stem.removeprefix("test_") / (name + SUFFIX)
+        self.used.add(path)
+        text = text.rstrip("\n") + "\n"
+        expected = path.read_text(encoding="utf-8") if path.exists() else ""
+        if text == expected:
+            return
+        if self.update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        diff = difflib.unified_diff(
+            expected.splitlines(), text.splitlines(), str(path.relative_to(TESTS)), "now", n=2
+        )
+        pytest.fail(
+            "\n".join(diff).replace("\n\n", "\n") + "\n(pytest --update-golden accepts it)",
+            pytrace=False,
+        )
+
+    def pytest_deselected(self, items: list[pytest.Item]) -> None:
+        """A run is partial when more than the tiers of a default run is left out."""
+        if any(not any(map(i.get_closest_marker, LEFT_OUT_TIERS)) for i in items):
+            self.partial = True
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Note which test modules take part."""
+        self.collected = {item.path for item in session.items}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note modules whose golden files a skipped test may have left unused."""
+        if report.skipped:
+            self.incomplete.add(Path(report.fspath).stem.removeprefix("test_"))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Fail a full run that leaves golden files unused."""
+        modules = {p for tier in ("", "unit/**/") for p in TESTS.glob(f"{tier}test_*.py")}
+        if exitstatus != pytest.ExitCode.OK or self.partial or not modules <= self.collected:
+            return
+        self.unused = sorted(
+            path
+            for path in GOLDEN.rglob("*")
+            if path.is_file() and path not in self.used and path.parent.name not in self.incomplete
+        )
+        if self.unused:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Name the unused files."""
+        for path in self.unused:
+            terminalreporter.write_line(
+                f"ERROR no test uses {path.relative_to(TESTS)}: remove it", red=True
+            )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Return ``golden(name, text)``: compare a text with tests/golden/<module>/<name>.txt."""
+    files = request.config.pluginmanager.get_plugin("golden-files")
+    assert isinstance(files, GoldenFiles)
+    return lambda name, text: files.compare(request.node, name, text)

@@ -1,0 +1,146 @@
+"""Imports point one way, the front door is light, and no stage below it knows a variant's name."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LEAVES = ("flexfa4.errors", "flexfa4.config", "flexfa4.counters")
+
+# Each layer: the folder that holds it, and the packages its modules may import.
+FRONTEND = ("flexfa4.frontend", *LEAVES)
+PRIMITIVES = ("flexfa4.primitives", *FRONTEND)
+KERNELS = ("flexfa4.kernels", *PRIMITIVES)
+LAYERS = {
+    "frontend": FRONTEND,
+    "primitives": PRIMITIVES,
+    "kernels": KERNELS,
+    "emulator": ("flexfa4.emulator",),
+}
+SUBPACKAGES = tuple(f"flexfa4.{folder}" for folder in LAYERS)
+
+
+def modules_of(folder: str) -> list[Path]:
+    # rglob does not enter linked folders, so flexfa4/ yields its own modules only
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+def imports_of(tree: ast.AST) -> Iterator[str]:
+    """Yield the full name of everything the module imports, inside functions too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def within(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == p or name.startswith(p + ".") for p in packages)
+
+
+def forbidden_imports(source: str, allowed: tuple[str, ...]) -> list[str]:
+    ours = [name for name in imports_of(ast.parse(source)) if within(name, ("flexfa4",))]
+    return [name for name in ours if not within(name, allowed)]
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_a_layer_imports_only_layers_below_it(folder: str) -> None:
+    allowed = LAYERS[folder]
+    wrong = {
+        str(path.relative_to(ROOT)): names
+        for path in modules_of(folder)
+        if (names := forbidden_imports(path.read_text(encoding="utf-8"), allowed))
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize("leaf", LEAVES)
+def test_a_leaf_imports_nothing_of_the_project(leaf: str) -> None:
+    path = ROOT / (leaf.replace(".", "/") + ".py")
+    assert not forbidden_imports(path.read_text(encoding="utf-8"), ())
+
+
+def test_the_layer_check_sees_imports_inside_functions_and_through_the_front_door() -> None:
+    source = "def f():\n    from flexfa4.kernels import plan\n    from flexfa4 import kernels"
+    assert forbidden_imports(source, FRONTEND) == ["flexfa4.kernels.plan", "flexfa4.kernels"]
+
+
+def test_importing_flexfa4_loads_no_heavy_package() -> None:
+    heavy = ("cutlass", "triton", "sympy", "lark", "matplotlib", "rich")
+    code = f"import flexfa4, sys; print(*[m for m in {heavy!r} if m in sys.modules])"
+    assert run_python(code) == ""
+
+
+def test_tracing_loads_neither_gpu_nor_drawing_packages() -> None:
+    code = (
+        "import flexfa4, sys\n"
+        "flexfa4.trace(lambda score, b, h, q_idx, kv_idx: score + (kv_idx - q_idx))\n"
+        "print(*[m for m in ('cutlass', 'triton', 'matplotlib', 'rich') if m in sys.modules])"
+    )
+    assert run_python(code) == ""
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_a_root_folder_refuses_to_be_imported_as_a_top_level_package(folder: str) -> None:
+    code = (
+        f"try:\n    import {folder}\n"
+        f"except ImportError as error:\n    print(error)\nelse:\n    print('imported')"
+    )
+    message = run_python(code)
+    assert f"write `import flexfa4.{folder}`" in message
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_a_root_folder_is_linked_into_the_package(folder: str) -> None:
+    link = ROOT / "flexfa4" / folder
+    assert link.resolve() == (ROOT / folder).resolve()
+
+
+@pytest.mark.parametrize("folder", ["frontend", "primitives", "kernels"])
+def test_no_stage_below_the_front_door_names_a_variant(folder: str) -> None:
+    names = "|".join(variant_names())
+    assert "alibi" in names
+    found = {
+        f"{path.relative_to(ROOT)}:{line} {word}"
+        for path in modules_of(folder)
+        for line, word in words_of(ast.parse(path.read_text(encoding="utf-8")))
+        if re.search(rf"(?<![a-z])({names})(?![a-z])", word.lower())
+    }
+    assert not found
+
+
+def variant_names() -> set[str]:
+    """Every public name of flexfa4.variants in lower case, read from the source."""
+    source = (ROOT / "flexfa4" / "variants" / "__init__.py").read_text(encoding="utf-8")
+    (names,) = (
+        ast.literal_eval(node.value)
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    return {name.lower() for name in names}
+
+
+def words_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the identifiers and strings of a module with their lines; not its docstrings."""
+    # docstrings are the strings that stand alone as statements
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        for field in ("id", "attr", "arg", "name", "asname", "module", "value"):
+            word = getattr(node, field, None)
+            if isinstance(word, str) and id(node) not in prose:
+                yield getattr(node, "lineno", 0), word
+
+
+def run_python(code: str) -> str:
+    """Run code in a fresh interpreter at the root of the checkout; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()

@@ -1,0 +1,84 @@
+"""The command line prints what the library says, and turns mistakes into messages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flexfa4
+from flexfa4.cli import main
+from flexfa4.variants import alibi, causal
+
+
+def test_explain_of_a_variants_name_is_the_librarys_explanation(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["explain", "alibi"]) == 0
+    assert capsys.readouterr().out == f"{flexfa4.explain(alibi)}\n"
+
+
+def test_explain_takes_a_text_with_values_for_its_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "score + s * (kv - q) + w", "--set", "s=0.5", "--set", "w=3"]) == 0
+    expected = flexfa4.explain(flexfa4.parse("score + s * (kv - q) + w", s=0.5, w=3))
+    assert capsys.readouterr().out == f"{expected}\n"
+
+
+def test_explain_imports_a_function_from_the_current_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "masks_of_mine.py").write_text("from flexfa4.variants import causal as mine\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))  # undone after the test, unlike what main adds
+    assert main(["explain", "masks_of_mine:mine"]) == 0
+    assert capsys.readouterr().out == f"{flexfa4.explain(causal)}\n"
+
+
+MISTAKES = {
+    "a text that does not parse": ["explain", "score +"],
+    "an unknown name": ["explain", "score + slope"],
+    "a variant that needs data": ["explain", "document"],
+    "a module that does not exist": ["explain", "no_such_module:mask"],
+    "a function that does not exist": ["explain", "math:no_such_function"],
+    "something that is no function": ["explain", "math:pi"],
+    "a setting without a value": ["explain", "score + s", "--set", "s"],
+    "a setting that is no number": ["explain", "score + s", "--set", "s=much"],
+    "a setting for a variant": ["explain", "alibi", "--set", "s=1"],
+    "no steps": ["demo", "--steps", "0"],
+    "a sequence of one byte": ["demo", "--seq-len", "1"],
+    "a folder that is a file": ["demo", "--out", __file__],
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_gives_a_message_and_exit_code_2(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(MISTAKES[name]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("flexfa4: ")
+    assert "instead:" in shown.err and "Traceback" not in shown.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["demo", "--steps", "many"], ["explain"]])
+def test_arguments_that_argparse_refuses_also_end_with_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+
+
+def test_doctor_says_that_the_cpu_backend_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    assert "CPU backend" in capsys.readouterr().out
+
+
+def test_the_module_can_be_run_with_python() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "flexfa4.cli", "explain", "q >= kv and"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stdout == "" and "^" in done.stderr

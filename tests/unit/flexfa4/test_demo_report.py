@@ -1,0 +1,71 @@
+"""The demo's verdict depends on measured rounding, and its tables and picture show the runs."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+from matplotlib.colors import to_hex
+from rich.console import Console
+
+from flexfa4.demo.model import Shape
+from flexfa4.demo.report import Comparison, draw, print_tables
+from flexfa4.demo.train import Job, Run
+from flexfa4.plotting import PARTIAL, SEEN, new_figure
+
+JOB = Job("flexfa4", 3, 1, 512, Shape(window=128))
+EXACT = [5.5, 4.0, 3.0]
+MIB = 2**20
+
+
+def comparison(ours: list[float], dense: list[float]) -> Comparison:
+    return Comparison(
+        JOB,
+        Run(ours, [9.0, 0.1, 0.1], [0.4, 0.5, 0.6], peak_memory=10 * MIB),
+        Run(dense, [9.0, 0.4, 0.4], peak_memory=250 * MIB),
+        Run(EXACT),
+    )
+
+
+def off(by: float) -> list[float]:
+    return [loss + by for loss in EXACT]
+
+
+@pytest.mark.parametrize(
+    ("ours", "dense", "agrees"),
+    [
+        (off(1e-6), off(-1e-6), True),  # as far apart as two fp32 runs may be
+        (off(0), off(1e-6), True),  # within the rounding of the fp32 loss itself
+        (off(0), off(1e-4), False),
+        (off(1e-6), off(-1e-4), False),
+        (off(0), off(math.nan), False),
+        (off(math.nan), off(math.nan), False),
+    ],
+)
+def test_the_sides_agree_when_they_differ_by_rounding_only(
+    ours: list[float], dense: list[float], agrees: bool
+) -> None:
+    assert comparison(ours, dense).agrees is agrees
+
+
+def test_the_tables_show_losses_speed_skipped_blocks_and_memory() -> None:
+    text = io.StringIO()
+    print_tables(comparison(off(0), off(1e-4)), Console(file=text, width=100))
+    shown = " ".join(text.getvalue().replace("│", " ").split())
+    assert "1 5.500000 5.500100 -1.0e-04" in shown
+    assert "tokens/s (median step) 5,120 1,280 4.0x" in shown
+    assert "blocks skipped 50.0% 0.0%" in shown
+    assert "peak memory of training 10 MiB 250 MiB 25.0x less" in shown
+    assert "THEY DO NOT AGREE" in shown
+
+
+def test_the_picture_shows_the_mask_its_blocks_and_both_curves() -> None:
+    figure = new_figure(width=9, height=4)
+    runs = comparison(off(0), off(1e-6))
+    draw(runs, figure)
+    tokens, blocks, curves = figure.axes
+    assert tokens.images[0].get_array().shape == (512, 512)
+    assert blocks.images[0].get_array().shape == (4, 4)
+    drawn = {to_hex(line.get_color()).upper(): list(line.get_ydata()) for line in curves.lines}
+    assert drawn == {PARTIAL: runs.dense.losses, SEEN: runs.flexfa4.losses}

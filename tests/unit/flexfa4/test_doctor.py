@@ -1,0 +1,74 @@
+"""Doctor tells what is there, and promises nothing that this release does not have."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+
+import pytest
+import torch
+from rich.console import Console
+
+from flexfa4 import doctor
+
+
+def by_name(findings: list[doctor.Finding]) -> dict[str, doctor.Finding]:
+    return {finding.name: finding for finding in findings}
+
+
+def pretend_gpus(monkeypatch: pytest.MonkeyPatch, *capabilities: tuple[int, int]) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(capabilities))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capabilities[index])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"product {index}")
+
+
+def test_the_cpu_backend_is_usable_everywhere() -> None:
+    finding = by_name(doctor.examine())["CPU backend"]
+    assert finding.usable and finding.found == f"{torch.get_num_threads()} threads"
+
+
+def test_without_a_gpu_the_kernels_are_not_usable_and_the_reason_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pretend_gpus(monkeypatch)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert "built without CUDA" in by_name(doctor.examine())["GPU kernels"].note
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    finding = by_name(doctor.examine())["GPU kernels"]
+    assert finding.usable is False and "no CUDA device" in finding.note
+
+
+def test_every_gpu_is_named_with_its_capability_and_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_gpus(monkeypatch, (9, 0), (10, 0), (8, 6))
+    findings = by_name(doctor.examine())
+    hopper, blackwell, ampere = (findings[f"GPU {i}"] for i in range(3))
+    assert hopper.found == "product 0, compute capability 9.0"
+    assert "sm_90a are not part of this release" in hopper.note
+    assert "sm_100a are not part of this release" in blackwell.note
+    assert "planned for sm_90a" in ampere.note
+    assert not (hopper.usable or blackwell.usable or ampere.usable)
+
+
+def test_a_missing_package_comes_with_the_way_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def absent(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    pictures = by_name(doctor.examine())["pictures"]
+    assert pictures.usable is False and "pip install 'flexfa4[plot]'" in pictures.note
+
+
+def test_every_finding_is_printed_with_its_note() -> None:
+    findings = doctor.examine()
+    text = io.StringIO()
+    doctor.show(findings, Console(file=text, width=400))
+    rows = [
+        [cell.strip() for cell in line.split("│")[1:-1]]
+        for line in text.getvalue().splitlines()
+        if line.startswith("│")
+    ]
+    assert [(name, found, note) for name, _, found, note in rows] == [
+        (finding.name, finding.found, finding.note) for finding in findings
+    ]

@@ -1,0 +1,93 @@
+"""Pictures hold what the mask says, pixel for pixel, and leave no global state behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+import flexfa4
+from flexfa4.errors import ArgumentError, MissingPackageError
+from flexfa4.variants import Document, causal
+
+
+def panels(figure: Figure) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    tokens, blocks = (axes.images[0].get_array() for axes in figure.axes)
+    return np.asarray(tokens), np.asarray(blocks)
+
+
+def test_both_panels_show_the_mask_of_a_function() -> None:
+    tokens, blocks = panels(flexfa4.plot_mask(causal, 48, 64, block_size=16))
+    assert np.array_equal(tokens, np.tri(48, 64))
+    assert blocks.tolist() == [[1, 0, 0, 0], [2, 1, 0, 0], [2, 2, 1, 0]]
+
+
+def test_a_text_is_drawn_with_as_many_keys_as_queries_by_default() -> None:
+    tokens, _ = panels(flexfa4.plot_mask("q >= kv", 32, block_size=16))
+    assert np.array_equal(tokens, np.tri(32))
+
+
+def test_the_chosen_batch_entry_of_a_block_mask_is_drawn() -> None:
+    ids = torch.tensor([[0] * 32, [0] * 16 + [1] * 16])
+    made = flexfa4.create_block_mask(
+        Document(ids), batch=2, q_len=32, kv_len=32, block_size=(16, 32)
+    )
+    _, first = panels(flexfa4.plot_mask(made))
+    tokens, second = panels(flexfa4.plot_mask(made, batch=1))
+    assert first.tolist() == [[2], [2]] and second.tolist() == [[1], [1]]
+    assert tokens.sum() == 2 * 16 * 16
+
+
+def test_titles_give_the_share_that_is_visible_and_skipped() -> None:
+    figure = flexfa4.plot_mask(causal, 64, block_size=16, title="causal")
+    tokens, blocks = (axes.get_title() for axes in figure.axes)
+    assert tokens == f"scores: {65 / 128:.1%} visible"
+    assert blocks == f"blocks of 16 x 16: {6 / 16:.1%} skipped"
+    assert figure.get_suptitle() == "causal"
+
+
+def test_the_legend_counts_the_blocks_of_each_kind() -> None:
+    legend = flexfa4.plot_mask(causal, 64, block_size=16).axes[1].get_legend()
+    assert legend is not None
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert texts == ["skipped: 6", "partly visible: 4", "fully visible: 6"]
+
+
+def test_drawing_neither_needs_a_display_nor_loads_pyplot(tmp_path: Path) -> None:
+    code = (
+        "import sys, flexfa4\n"
+        f"flexfa4.plot_mask('q >= kv', 64).savefig({str(tmp_path / 'mask.png')!r})\n"
+        "print('matplotlib.pyplot' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+    assert (tmp_path / "mask.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'flexfa4\[plot\]'"):
+        flexfa4.plot_mask(causal, 16)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"q_len": None}, "q_len is None"),
+        ({"q_len": 2**20}, r"q_len \* kv_len is"),
+        ({"q_len": 32, "block_mask": True}, "q_len, kv_len is 32, None"),
+        ({"q_len": None, "block_mask": True, "batch": 2}, "batch is 2"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    ids = torch.zeros(2, 16, dtype=torch.long)
+    made = flexfa4.create_block_mask(Document(ids), batch=2, q_len=16, kv_len=16)
+    mask = made if arguments.pop("block_mask", False) else causal
+    with pytest.raises(ArgumentError, match=message):
+        flexfa4.plot_mask(mask, **arguments)
