@@ -42,7 +42,8 @@ def attention(
     """Compute ``softmax(score_mod(scale * query @ key^T), masked) @ value``.
 
     Args:
-        query: ``(B, Hq, Lq, D)``, fp32, fp64, fp16 or bf16, any strides.
+        query: ``(B, Hq, Lq, D)``, fp32, fp64, fp16 or bf16, any strides; under autocast query, key
+            and value are cast as for a matrix product.
         key: ``(B or 1, Hkv, Lk, D)``, with ``Hq % Hkv == 0`` (grouped-query attention).
         value: ``(B or 1, Hkv, Lk, Dv)``.
         score_mod: ``score_mod(score, b, h, q_idx, kv_idx) -> score``, its text form or a `Mod`;
@@ -69,6 +70,7 @@ def attention(
         SecondDerivativeError: on differentiating a gradient.
     """
     count("calls")
+    query, key, value = (_autocast(t) for t in (query, key, value))
     check_tensors(query, key, value, sink)
     check_backend(backend)
     if options is not None and not isinstance(options, Options):
@@ -89,12 +91,21 @@ def attention(
     return out if lse is None else (out, lse)
 
 
+def _autocast(tensor: torch.Tensor) -> torch.Tensor:
+    """Cast a tensor as autocast does for a matrix product: fp64 stays."""
+    if not isinstance(tensor, torch.Tensor) or not torch.is_autocast_enabled(tensor.device.type):
+        return tensor
+    if not tensor.is_floating_point() or tensor.dtype is torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(tensor.device.type))
+
+
 def _block_mask(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> BlockMask:
     if isinstance(block_mask, BlockMask):
         check_block_mask(block_mask, query, key)
         block_mask.check_current()
         return block_mask
-    sizes = Sizes(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    sizes = Sizes(query.shape[0], query.shape[1], query.shape[2], key.shape[2], key.shape[1])
     return block_mask_for(block_mask, sizes, query.device)
 
 

@@ -1,13 +1,18 @@
 """`BlockMask`: a mask together with which of its blocks are empty, partial or full.
 
-A block mask is a snapshot: it holds the captures that it was made from, and says so when they have
-changed since.  Making one evaluates the mask strip by strip (`frontend.blocks`); using one is the
-kernels' business.
+A block mask is a snapshot: it holds copies of what it captured, so that the backward pass computes
+with what the forward pass saw, and it refuses to be used when the captures have changed since.
+Making one evaluates the mask strip by strip (`frontend.blocks`); using one is the kernels' business.
+
+A mask that `attention` gets as a function is made into a block mask once and kept, as long as what
+it captures can be seen to stay the same (`block_mask_for`).
 """
 
 from __future__ import annotations
 
+import functools
 import operator
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,11 +20,17 @@ from typing import Any, Final
 import torch
 
 from flexfa4.counters import count
-from flexfa4.errors import ArgumentError, DeviceError, MaskReadsBatchError, StaleBlockMaskError
+from flexfa4.errors import (
+    ArgumentError,
+    DeviceError,
+    MaskReadsBatchError,
+    MaskReadsKeyHeadsError,
+    StaleBlockMaskError,
+)
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.blocks import EMPTY, Blocks, MaskSize, classify, mask_tile
 from flexfa4.frontend.evaluate import Program, Values
-from flexfa4.frontend.ir import topological
+from flexfa4.frontend.ir import Graph, topological
 from flexfa4.frontend.trace import resolve
 from flexfa4.kernels.cpu.function import Binding, unproved_loads
 
@@ -36,19 +47,20 @@ class BlockMask:
 
     def __init__(self, mask: Any, bound: BoundGraph, spec: _Spec, blocks: Blocks) -> None:
         self.mask = mask
-        self.batch = spec.batch
-        self.heads = spec.heads
-        self.q_len = spec.size.q_len
-        self.kv_len = spec.size.kv_len
+        self.batch = spec.sizes.batch
+        self.heads = spec.sizes.heads
+        self.q_len = spec.sizes.q_len
+        self.kv_len = spec.sizes.kv_len
         self.block_size = spec.block_size
         self._bound = bound
         self._blocks = blocks
-        self._versions = tuple(tensor_version(t) for t in bound.tensors)
+        self._identities = tuple(tensor_identity(t) for t in bound.tensors)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """``(batch, heads, q_len, kv_len)``, 1 where the mask is the same for all."""
-        return (self.batch or 1, self.heads or 1, self.q_len, self.kv_len)
+        batch, heads = (1 if n is None else n for n in (self.batch, self.heads))
+        return (batch, heads, self.q_len, self.kv_len)
 
     @property
     def device(self) -> torch.device:
@@ -66,14 +78,22 @@ class BlockMask:
         return bool(self._bound.tensors)
 
     @property
+    def counts_heads(self) -> bool:
+        """Whether the mask reads ``flexfa4.num_heads``, so that it holds for that number only."""
+        return "num_heads" in reads(self._blocks.graph)
+
+    @property
     def density(self) -> float:
         """Share of the blocks that are not empty, 0 to 1 (0 where there are no blocks)."""
         kinds = self._blocks.kinds
         return float(kinds.ne(EMPTY).float().mean()) if kinds.numel() else 0.0
 
     def block_kinds(self) -> torch.Tensor:
-        """Return int8 ``(batch|1, heads|1, query blocks, key blocks)``: 0 empty, 1 partial, 2 full."""
-        return self._blocks.kinds.clone()
+        """Return int8 ``(batch, heads, query blocks, key blocks)``: 0 empty, 1 partial, 2 full.
+
+        Batch and heads are those of `shape`.
+        """
+        return self._blocks.kinds.expand(*self.shape[:2], -1, -1).clone()
 
     def to_dense(self) -> torch.Tensor:
         """Return the mask itself, bool ``shape``; for looking at, it has ``q_len * kv_len`` elements."""
@@ -84,25 +104,25 @@ class BlockMask:
     def check_current(self) -> None:
         """Raise if a value that the mask reads has changed since this was made.
 
+        Tensors are compared by identity and by torch's count of in-place changes; where these say
+        nothing (tensors that the mask computes on each call, inference tensors) by content.
+
         Raises:
-            StaleBlockMaskError: a captured number, or a tensor whose version torch counts, changed.
+            StaleBlockMaskError: a captured number, tensor or choice changed.
         """
-        graph = self._bound.graph
-        for buffer, tensor, version in zip(
-            graph.buffers, self._bound.tensors, self._versions, strict=True
-        ):
-            if version is not None and tensor._version != version:
-                raise StaleBlockMaskError(name=f"the captured tensor `{buffer.name}`")
-        if not graph.scalars:
-            return
-        now = resolve(self.mask, "mask")
-        if now.graph is not graph:
+        made, now = self._bound, resolve(self.mask, "mask")
+        if now.graph != made.graph:
             raise StaleBlockMaskError(name="a captured value that the mask was specialised for")
-        for scalar, old, new in zip(
-            graph.scalars, self._bound.scalars, now.scalars, strict=True
-        ):
-            if old != new:
+        for scalar, old, new in zip(made.graph.scalars, made.scalars, now.scalars, strict=True):
+            if old != new and (old == old or new == new):  # NaN is the NaN it was
                 raise StaleBlockMaskError(name=f"`{scalar.name}` ({old} then, {new} now)")
+        kept = self._blocks.values.tensors
+        for buffer, tensor, identity in zip(
+            made.graph.buffers, now.tensors, self._identities, strict=True
+        ):
+            same = identity is not None and tensor_identity(tensor) == identity
+            if not same and not _same_content(kept[buffer], tensor):
+                raise StaleBlockMaskError(name=f"the captured tensor `{buffer.name}`")
 
     def __repr__(self) -> str:
         b, h, q, kv = self.shape
@@ -113,13 +133,27 @@ class BlockMask:
         )
 
 
+def _same_content(kept: torch.Tensor, tensor: torch.Tensor) -> bool:
+    kinds = [(t.shape, t.dtype, t.device) for t in (kept, tensor)]
+    return kinds[0] == kinds[1] and torch.equal(kept, tensor)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Batch, query heads, lengths and key heads of a call; None where they are not known."""
+
+    batch: int | None
+    heads: int | None
+    q_len: int
+    kv_len: int
+    kv_heads: int | None = None
+
+
 @dataclass(frozen=True)
 class _Spec:
     """What a block mask is made for."""
 
-    batch: int | None
-    heads: int | None
-    size: MaskSize
+    sizes: Sizes
     block_size: tuple[int, int]
 
 
@@ -148,49 +182,73 @@ def create_block_mask(
         The block mask, for calls of these lengths.
 
     Raises:
-        ArgumentError: a length, count or block size is no integer in its range.
+        ArgumentError: a length, count or block size is no integer in its range, or there is no
+            such device.
         MaskReadsBatchError: the mask reads ``b`` or ``h`` and `batch` or `heads` is None.
+        MaskReadsKeyHeadsError: the mask reads ``flexfa4.num_kv_heads``, which only a call knows.
         DeviceError: captured tensors live elsewhere than on `device`.
         OutOfRangeError: the mask reads a captured tensor outside its bounds.
         TraceError, TextError: the mask cannot be traced or read.
     """
-    spec = _Spec(
-        _checked_count("batch", batch),
-        _checked_count("heads", heads),
-        MaskSize(
-            1 if batch is None else batch,
-            1 if heads is None else heads,
-            _checked_int("q_len", q_len, 0),
-            _checked_int("kv_len", kv_len, 0),
-        ),
-        _checked_block_size(block_size),
+    sizes = Sizes(
+        None if batch is None else _checked_int("batch", batch, 0),
+        None if heads is None else _checked_int("heads", heads, 1),
+        _checked_int("q_len", q_len, 0),
+        _checked_int("kv_len", kv_len, 0),
     )
+    spec = _Spec(sizes, _checked_block_size(block_size))
+    wanted = None if device is None else _checked_device(device)
     bound = resolve(mask, "mask")
-    return make_block_mask(mask, bound, spec, device)
+    _check_known(bound.graph, sizes)
+    return _make(mask, bound, spec, _capture_device(bound, wanted))
 
 
-def make_block_mask(
-    mask: Any, bound: BoundGraph, spec: _Spec, device: torch.device | str | None
-) -> BlockMask:
+@functools.lru_cache(maxsize=1024)
+def reads(graph: Graph) -> frozenset[str]:
+    """Return which of ``b``, ``h``, ``q``, ``kv`` and of the sizes of a call a graph reads."""
+    symbols = (node.attr for node in topological(graph.root) if node.op == "symbol")
+    return graph.root.depends.union(symbols)
+
+
+def _check_known(graph: Graph, sizes: Sizes) -> None:
+    """Refuse a mask that needs a batch or head count which was not given."""
+    read = reads(graph)
+    if sizes.batch is None and "b" in read:
+        raise MaskReadsBatchError(name="b", argument="batch", what="batch", axis=0)
+    for name in ("h", "num_heads"):
+        if sizes.heads is None and name in read:
+            raise MaskReadsBatchError(name=name, argument="heads", what="head", axis=1)
+    if sizes.kv_heads is None and "num_kv_heads" in read:
+        raise MaskReadsKeyHeadsError
+
+
+def _make(mask: Any, bound: BoundGraph, spec: _Spec, device: torch.device) -> BlockMask:
     """Classify the blocks of a resolved mask; arguments have been checked."""
-    _check_reads(bound, spec)
     count("block_masks")
-    graph, size = bound.graph, spec.size
+    graph, sizes = bound.graph, spec.sizes
+    read = reads(graph)
+    # One batch or head stands for all where the mask does not tell them apart.
+    size = MaskSize(
+        _known(sizes.batch) if "b" in read else 1,
+        _known(sizes.heads) if "h" in read else 1,
+        sizes.q_len,
+        sizes.kv_len,
+    )
+    heads, kv_heads = _known(sizes.heads), _known(sizes.kv_heads)
+    lengths = (_known(sizes.batch), heads, sizes.q_len, sizes.kv_len, kv_heads)
     shapes = tuple(tuple(t.shape) for t in bound.tensors)
-    heads = spec.heads or 1
+    copies = (t.detach().clone() for t in bound.tensors)
     values = Values(
-        tensors=dict(zip(graph.buffers, bound.tensors, strict=True)),
+        tensors=dict(zip(graph.buffers, copies, strict=True)),
         scalars=dict(zip(graph.scalars, bound.scalars, strict=True)),
         symbols={
-            "q_len": size.q_len,
-            "kv_len": size.kv_len,
+            "q_len": sizes.q_len,
+            "kv_len": sizes.kv_len,
             "num_heads": heads,
-            "num_kv_heads": heads,
+            "num_kv_heads": kv_heads,
         },
-        device=_capture_device(bound, device),
-        unproved=unproved_loads(
-            Binding(graph, bound.scalars, shapes, (size.b, size.h, size.q_len, size.kv_len, heads))
-        ),
+        device=device,
+        unproved=unproved_loads(Binding(graph, bound.scalars, shapes, lengths)),
     )
     kinds = classify(graph, values, size, spec.block_size)
     # Every lane has been read once: from here on the loads are known to be in range.
@@ -198,21 +256,14 @@ def make_block_mask(
     return BlockMask(mask, bound, spec, Blocks(graph, settled, size, spec.block_size, kinds))
 
 
-def _check_reads(bound: BoundGraph, spec: _Spec) -> None:
-    """Refuse a mask that needs a batch or head count which was not given."""
-    depends = bound.graph.root.depends
-    if "b" in depends and spec.batch is None:
-        raise MaskReadsBatchError(name="`b`", argument="batch", what="batch")
-    if "h" in depends and spec.heads is None:
-        raise MaskReadsBatchError(name="`h`", argument="heads", what="head")
-    if spec.heads is None:
-        for node in topological(bound.graph.root):
-            if node.op == "symbol" and node.attr in ("num_heads", "num_kv_heads"):
-                raise MaskReadsBatchError(name=f"`{node.attr}`", argument="heads", what="head")
+def _known(number: int | None) -> int:
+    """Return a count, 1 where it is not known (and, as has been checked, not read)."""
+    return 1 if number is None else number
 
 
-def _capture_device(bound: BoundGraph, device: torch.device | str | None) -> torch.device:
-    wanted = torch.device(device) if device is not None else None
+def _capture_device(bound: BoundGraph, device: torch.device | None) -> torch.device:
+    """Return the one device of the captures and of `device`, the CPU where there are none."""
+    wanted = device
     for buffer, tensor in zip(bound.graph.buffers, bound.tensors, strict=True):
         if wanted is None:
             wanted = tensor.device
@@ -222,7 +273,26 @@ def _capture_device(bound: BoundGraph, device: torch.device | str | None) -> tor
                 expected="all captured tensors of a mask on one device",
                 rewrite=f"{buffer.name} = {buffer.name}.to({str(wanted)!r})",
             )
+    if wanted is not None and wanted.type == "meta":
+        raise DeviceError(
+            problem="the mask is on meta, whose tensors hold no values",
+            expected="devices that compute, such as cpu",
+            rewrite='capture tensors made on such a device, for example torch.arange(4, device="cpu")',
+        )
     return wanted if wanted is not None else torch.device("cpu")
+
+
+def _checked_device(device: Any) -> torch.device:
+    """Return the device with its index, as tensors on it have it."""
+    try:
+        return torch.empty(0, device=device).device
+    except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
+        raise ArgumentError(
+            name="device",
+            found_value=f"{device!r}, which torch cannot use here",
+            expected="a device of this machine, or None for where the captured tensors live",
+            rewrite="device=None",
+        ) from error
 
 
 def _checked_int(name: str, value: Any, low: int) -> int:
@@ -238,10 +308,6 @@ def _checked_int(name: str, value: Any, low: int) -> int:
             rewrite=f"{name}={low}",
         )
     return number
-
-
-def _checked_count(name: str, value: Any) -> int | None:
-    return None if value is None else _checked_int(name, value, 0)
 
 
 def _checked_block_size(value: Any) -> tuple[int, int]:
@@ -260,59 +326,59 @@ def _checked_block_size(value: Any) -> tuple[int, int]:
 # ---- masks given to attention as functions -------------------------------------------------------
 
 
-def tensor_version(tensor: torch.Tensor) -> int | None:
-    """Return torch's count of in-place changes, or None where torch keeps none."""
-    return None if tensor.is_inference() else tensor._version
+def tensor_identity(tensor: torch.Tensor) -> Any:
+    """Return what stays equal while a tensor is the same one and unchanged.
 
-
-@dataclass(frozen=True)
-class Sizes:
-    """Batch, query heads and lengths of a call."""
-
-    batch: int
-    heads: int
-    q_len: int
-    kv_len: int
+    Two views of one tensor that cover the same elements are the same one.  None where torch does not
+    count in-place changes.
+    """
+    if tensor.is_inference():
+        return None
+    own = (id(tensor), tensor._version, tensor.data_ptr())  # the address: `t.data = other`
+    base = tensor._base
+    if base is None:
+        return own
+    return (id(base), *own[1:], tensor.shape, tensor.stride(), tensor.dtype)
 
 
 # Block masks made for masks given as functions, newest last; enough for the layers of a model that
 # alternates between a few masks.
 _CACHE_SIZE: Final = 32
 _CACHE: OrderedDict[Any, BlockMask] = OrderedDict()
+_LOCK: Final = threading.Lock()
+BLOCK_SIZE: Final = (128, 128)
 
 
 def block_mask_for(mask: Any, sizes: Sizes, device: torch.device) -> BlockMask:
     """Return the block mask of a function given to attention; made once for each set of captures.
 
-    Nothing is kept for a tensor whose version torch does not count.
+    Nothing is kept for a tensor whose changes torch does not count.
+
+    Args:
+        mask: a mask function, its text, or a `Mod`.
+        sizes: those of the call, all of them known.
+        device: the call's.
     """
     bound = resolve(mask, "mask")
-    versions = tuple(tensor_version(t) for t in bound.tensors)
-    tensors = tuple(id(t) for t in bound.tensors)
-    key = (bound.graph, bound.scalars, tensors, versions, sizes, device)
-    found = _CACHE.get(key)
-    if found is not None:
-        _CACHE.move_to_end(key)
-        return found
-    depends = bound.graph.root.depends
-    per_head = "h" in depends or any(
-        n.op == "symbol" and n.attr in ("num_heads", "num_kv_heads")
-        for n in topological(bound.graph.root)
+    read = reads(bound.graph)
+    needed = Sizes(
+        sizes.batch if "b" in read else None,
+        sizes.heads if "h" in read or "num_heads" in read else None,
+        sizes.q_len,
+        sizes.kv_len,
+        sizes.kv_heads if "num_kv_heads" in read else None,
     )
-    batch = sizes.batch if "b" in depends else None
-    heads = sizes.heads if per_head else None
-    spec = _Spec(
-        batch,
-        heads,
-        MaskSize(
-            1 if batch is None else batch, 1 if heads is None else heads, sizes.q_len, sizes.kv_len
-        ),
-        (128, 128),
-    )
-    made = make_block_mask(mask, bound, spec, device)
-    if None not in versions:  # the entry holds the tensors, so their ids stay taken
-        _CACHE[key] = made
-        if len(_CACHE) > _CACHE_SIZE:
-            _CACHE.popitem(last=False)
+    tensors = tuple([tensor_identity(t) for t in bound.tensors])
+    key = (bound.graph, bound.scalars, tensors, needed, device)
+    with _LOCK:
+        found = _CACHE.get(key)
+        if found is not None:
+            _CACHE.move_to_end(key)
+            return found
+    made = _make(mask, bound, _Spec(needed, BLOCK_SIZE), _capture_device(bound, device))
+    if None not in tensors:  # the entry holds the tensors, so their ids stay taken
+        with _LOCK:
+            _CACHE[key] = made
+            if len(_CACHE) > _CACHE_SIZE:
+                _CACHE.popitem(last=False)
     return made
-

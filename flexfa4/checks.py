@@ -1,13 +1,14 @@
 """Checks of a call's arguments, before any arithmetic.
 
-One function for each kind of mistake, all run by `check_call`; combinations that passed are
-remembered by their shapes, strides play no role.  Says nothing about mods (`frontend`).
+One function for each kind of mistake.  Combinations of tensors that passed are remembered by their
+shapes, dtypes and devices; strides play no role.  Says nothing about mods (`frontend`).
 """
 
 from __future__ import annotations
 
 import math
 import numbers
+import reprlib
 from typing import Any, Final
 
 import torch
@@ -39,11 +40,12 @@ def check_tensors(q: Any, k: Any, v: Any, sink: Any) -> None:
     """
     try:
         key = (q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device,
-               None if sink is None else (sink.shape, sink.dtype, sink.device))  # fmt: skip
-    except AttributeError:
+               q.layout, k.layout, v.layout,
+               None if sink is None else (sink.shape, sink.dtype, sink.device, sink.layout))  # fmt: skip
+        if key in _CHECKED:
+            return
+    except (AttributeError, RuntimeError, TypeError):  # no tensors, or nested ones
         key = None
-    if key in _CHECKED:
-        return
     named = {"query": q, "key": k, "value": v}
     for name, tensor in named.items():
         _check_rank(name, tensor)
@@ -52,9 +54,10 @@ def check_tensors(q: Any, k: Any, v: Any, sink: Any) -> None:
     _check_shapes(q, k, v)
     if sink is not None:
         _check_sink(q, sink)
-    if len(_CHECKED) >= _CHECKED_LIMIT:
-        _CHECKED.clear()
-    _CHECKED.add(key)
+    if key is not None:
+        if len(_CHECKED) >= _CHECKED_LIMIT:
+            _CHECKED.clear()
+        _CHECKED.add(key)
 
 
 def _shape(tensor: torch.Tensor) -> str:
@@ -69,20 +72,23 @@ def _check_rank(name: str, tensor: Any) -> None:
             expected="a torch.Tensor of shape (batch, heads, length, head dimension)",
             rewrite=f"torch.as_tensor({name})",
         )
-    if tensor.dim() != 4:
-        raise ShapeMismatchError(
-            problem=f"{name} has shape {_shape(tensor)}",
-            expected="(batch, heads, length, head dimension)",
-            rewrite=f"{name}.unsqueeze(0) for a missing batch, or {name}.transpose(1, 2) for"
-            " (batch, length, heads, head dimension)",
-        )
     if tensor.layout is not torch.strided or tensor.is_nested:
         raise ArgumentError(
             name=name,
             found_value="a nested or sparse tensor",
             expected="a dense tensor",
-            rewrite="pack the sequences into one and mask with document ids"
+            rewrite="pack the sequences into one row and mask with their document ids"
             " (flexfa4.variants.Document)",
+        )
+    if tensor.dim() != 4:
+        advice = {
+            2: f"{name}[None, None] for a missing batch and heads",
+            3: f"{name}[None] for a missing batch, or {name}[:, None] for missing heads",
+        }
+        raise ShapeMismatchError(
+            problem=f"{name} has shape {_shape(tensor)}",
+            expected="(batch, heads, length, head dimension)",
+            rewrite=advice.get(tensor.dim(), f"{name}.reshape(batch, heads, length, head_dim)"),
         )
 
 
@@ -99,7 +105,7 @@ def _check_dtypes(named: dict[str, torch.Tensor]) -> None:
         raise DTypeError(
             problem=f"an unsupported dtype ({found})",
             expected=", ".join(str(d)[6:] for d in DTYPES),
-            rewrite="query, key, value = (x.float() for x in (query, key, value))",
+            rewrite="query, key, value = query.float(), key.float(), value.float()",
         )
 
 
@@ -111,43 +117,77 @@ def _check_devices(named: dict[str, torch.Tensor]) -> None:
             expected="one device for query, key and value",
             rewrite="key = key.to(query.device); value = value.to(query.device)",
         )
+    if named["query"].device.type == "meta":
+        raise DeviceError(
+            problem="query, key and value are on meta, whose tensors hold no values",
+            expected="devices that compute, such as cpu",
+            rewrite='query = torch.empty_like(query, device="cpu"), and so key and value',
+        )
 
 
 def _check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     shapes = f"query {_shape(q)}, key {_shape(k)}, value {_shape(v)}"
-    checks = (
-        (k.shape[1] == v.shape[1], "key and value differ in heads",
-         "the same number of heads in key and value", "value with key.shape[1] heads"),
-        (k.shape[2] == v.shape[2], "key and value differ in length",
-         "the same length in key and value", "value[:, :, : key.shape[2]]"),
-        (q.shape[3] == k.shape[3], "query and key differ in head dimension",
-         "the same head dimension in query and key (value may have another)",
-         "project query and key to one size"),
-        (q.shape[3] > 0 and v.shape[3] > 0, "a head dimension is zero",
-         "head dimensions of at least 1", "query, key and value with features"),
-        (k.shape[1] > 0 and q.shape[1] % k.shape[1] == 0 and q.shape[1] > 0,
-         f"{q.shape[1]} query heads do not divide among {k.shape[1]} key heads",
-         "query heads that are a multiple of the key heads (grouped-query attention)",
-         "repeat or drop heads so that query.shape[1] % key.shape[1] == 0"),
-        (k.shape[0] in (1, q.shape[0]) and v.shape[0] == k.shape[0],
-         "batch sizes differ",
-         "the same batch in all three, or a batch of 1 in both key and value",
-         "key.expand(query.shape[0], -1, -1, -1)"),
-    )  # fmt: skip
-    for holds, problem, expected, rewrite in checks:
+    for holds, problem, expected, rewrite in _shape_rules(q.shape, k.shape, v.shape):
         if not holds:
             raise ShapeMismatchError(
                 problem=f"{problem}: {shapes}", expected=expected, rewrite=rewrite
             )
 
 
+def _shape_rules(
+    q: torch.Size, k: torch.Size, v: torch.Size
+) -> tuple[tuple[bool, str, str, str], ...]:
+    """Return rows of: whether shapes fit, what does not, what would, and what to write instead."""
+    return (
+        (q[3] > 0 and v[3] > 0, "a head dimension is zero",
+         "head dimensions of at least 1", "give query, key and value a last dimension above 0"),
+        (q[3] == k[3], "query and key differ in head dimension",
+         "the same head dimension in query and key (value may have another)",
+         "project query and key to one size"),
+        (k[2] == v[2], "key and value differ in length",
+         "the same length in key and value", _fit("key", "value", 2, k[2], v[2])),
+        (k[1] == v[1], "key and value differ in heads",
+         "the same number of heads in key and value", _fit("key", "value", 1, k[1], v[1])),
+        (k[1] > 0 and q[1] > 0 and q[1] % k[1] == 0,
+         f"{q[1]} query heads do not divide among {k[1]} key heads",
+         "query heads that are a multiple of the key heads (grouped-query attention)",
+         "query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)"
+         "\nwhere they are (batch, length, heads, head dimension)"),
+        (k[0] == v[0], "key and value differ in batch",
+         "the same batch in key and value", _fit("key", "value", 0, k[0], v[0])),
+        (k[0] in (1, q[0]), f"a batch of {q[0]} in query and of {k[0]} in key",
+         "one batch for all, or 1 in both key and value", _fit("query", "key", 0, q[0], k[0])),
+    )  # fmt: skip
+
+
+def _fit(first: str, second: str, axis: int, size: int, other: int) -> str:
+    """Return how two tensors get the same size along an axis: repeat the smaller, or cut."""
+    (small, name), (large, longer) = sorted(((size, first), (other, second)))
+    if axis < 2 and small and large % small == 0:
+        return f"{name} = {name}.repeat_interleave({large // small}, dim={axis})"
+    return f"{longer} = {longer}[{':, ' * axis}:{small}]"
+
+
 def _check_sink(q: torch.Tensor, sink: Any) -> None:
-    if not isinstance(sink, torch.Tensor) or tuple(sink.shape) != (q.shape[1],):
-        found = f"shape {_shape(sink)}" if isinstance(sink, torch.Tensor) else repr(sink)
+    heads = q.shape[1]
+    if not isinstance(sink, torch.Tensor):
+        raise ArgumentError(
+            name="sink",
+            found_value=f"a {type(sink).__name__}",
+            expected=f"a tensor of shape ({heads},): one logit for each query head",
+            rewrite="sink=torch.full((query.shape[1],), 0.0, device=query.device)",
+        )
+    if tuple(sink.shape) != (heads,):
         raise ShapeMismatchError(
-            problem=f"sink has {found} beside {q.shape[1]} query heads",
-            expected=f"a tensor of shape ({q.shape[1]},): one logit for each query head",
-            rewrite="sink.expand(query.shape[1])",
+            problem=f"sink has shape {_shape(sink)} beside {heads} query heads",
+            expected=f"a tensor of shape ({heads},): one logit for each query head",
+            rewrite="sink.flatten()"
+            if sink.numel() == heads
+            else "sink.expand(query.shape[1])"
+            if sink.numel() == 1 and sink.dim() < 2
+            else "sink[: query.shape[1]]"
+            if sink.dim() == 1 and sink.numel() > heads
+            else "sink = torch.nn.Parameter(torch.zeros(query.shape[1]))",
         )
     if not sink.dtype.is_floating_point:
         raise DTypeError(
@@ -172,14 +212,21 @@ def checked_scale(scale: Any, head_dim: int) -> float:
     if scale is None:
         return 1.0 / math.sqrt(head_dim)
     if isinstance(scale, numbers.Real) and not isinstance(scale, bool):
-        number = float(scale)
+        try:
+            number = float(scale)
+        except OverflowError:
+            number = math.inf
         if math.isfinite(number):
             return number
     raise ArgumentError(
         name="scale",
-        found_value=repr(scale),
+        found_value=f"a tensor of shape {_shape(scale)}"
+        if isinstance(scale, torch.Tensor)
+        else reprlib.repr(scale),
         expected="a finite number, or None for 1/sqrt(head dimension)",
-        rewrite="scale=None; for a learnable scale, multiply query by it",
+        rewrite="attention(query * scale, key, value, scale=1.0)"
+        if isinstance(scale, torch.Tensor)
+        else "scale=None",
     )
 
 
@@ -194,7 +241,7 @@ def check_backend(backend: Any) -> None:
             backend=backend,
             problem="there is no such backend",
             expected=", ".join(repr(b) for b in BACKENDS),
-            rewrite='backend="auto"; `flexfa4 doctor` lists what this machine can run',
+            rewrite='backend="auto", and `flexfa4 doctor` in a shell lists what this machine can run',
         )
 
 
@@ -211,22 +258,23 @@ def check_block_mask(block_mask: BlockMask, q: torch.Tensor, k: torch.Tensor) ->
             problem=f"the block mask was made for q_len={block_mask.q_len}, kv_len="
             f"{block_mask.kv_len}, but query has length {lengths[0]} and key {lengths[1]}",
             expected="the lengths that it was made for",
-            rewrite=f"create_block_mask(mask, q_len={lengths[0]}, kv_len={lengths[1]}); to decode"
-            " at a position, add an offset to q_idx in the mask",
+            rewrite=f"create_block_mask(mask, q_len={lengths[0]}, kv_len={lengths[1]})"
+            "\n(to decode at a position, add it to q_idx in the mask)",
         )
     for name, made, found in (
         ("batch", block_mask.batch, q.shape[0]),
         ("heads", block_mask.heads, q.shape[1]),
     ):
-        if made is not None and made not in (1, found):
+        for_all = made is None or (made == 1 and not (name == "heads" and block_mask.counts_heads))
+        if not for_all and made != found:
             raise BlockMaskMismatchError(
                 problem=f"the block mask was made for {name}={made}, but query has {found}",
-                expected=f"{name}={found}, or {name}=None or 1 for the same mask everywhere",
+                expected=f"{name}={found}, or {name}=None for a mask that is the same everywhere",
                 rewrite=f"create_block_mask(mask, {name}={found}, ...)",
             )
     if block_mask.device != q.device and block_mask.captures_tensors:
         raise DeviceError(
             problem=f"the block mask is on {block_mask.device}, query on {q.device}",
             expected="one device",
-            rewrite="make it from captures on that device, or pass device= to create_block_mask",
+            rewrite=f"create_block_mask(mask, ...) with captured tensors on {q.device}",
         )

@@ -240,9 +240,17 @@ class BlockMaskMismatchError(FlexFA4Error, ValueError):
 class MaskReadsBatchError(FlexFA4Error, ValueError):
     """A mask that reads ``b`` or ``h`` although no batch or head count was given."""
 
-    found = "the mask reads {name}, but {argument} was not given"
+    found = "the mask reads `{name}`, but {argument} was not given"
     allowed = "{argument}=None only for masks that are the same for every {what}"
-    instead = "create_block_mask(mask, {argument}=<number of {what}s>, ...)"
+    instead = "create_block_mask(mask, {argument}=query.shape[{axis}], ...)"
+
+
+class MaskReadsKeyHeadsError(FlexFA4Error, ValueError):
+    """A block mask of a mask that reads ``flexfa4.num_kv_heads``."""
+
+    found = "the mask reads `num_kv_heads`, which is known in a call of attention only"
+    allowed = "num_kv_heads in masks that attention is given as functions"
+    instead = "attention(query, key, value, block_mask=mask), or capture key.shape[1] in the mask"
 
 
 class StaleBlockMaskError(FlexFA4Error, RuntimeError):

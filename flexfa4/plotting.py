@@ -64,7 +64,9 @@ def plot_mask(
         ArgumentError: sizes are missing, too large or contradict the BlockMask.
     """
     block_mask = _as_block_mask(mask, q_len, kv_len, batch, head, block_size)
-    figure = new_figure(width=10.0, height=5.2)
+    rows, columns = block_mask.q_len, block_mask.kv_len
+    panel = 4.2 * (rows / columns if _is_drawn_to_scale(rows, columns) else 1.0)
+    figure = new_figure(width=10.0, height=min(panel, 10.0) + 1.2)
     tokens, blocks = figure.subplots(1, 2)
     draw_tokens(tokens, block_mask, batch=batch, head=head)
     draw_blocks(blocks, block_mask, batch=batch, head=head)
@@ -104,13 +106,13 @@ def draw_tokens(axes: Axes, block_mask: BlockMask, *, batch: int = 0, head: int 
     )
     share = seen.float().mean().item() if seen.numel() else 0.0
     axes.set_title(f"scores: {share:.1%} visible", fontsize="medium")
+    _legend(axes, [("hidden", EMPTY), ("visible", SEEN)])
     _label(axes, q_len, kv_len)
 
 
 def draw_blocks(axes: Axes, block_mask: BlockMask, *, batch: int = 0, head: int = 0) -> None:
     """Draw which blocks are skipped, computed under the mask, or computed without it."""
     from matplotlib.colors import ListedColormap
-    from matplotlib.patches import Patch
 
     kinds = _entry(block_mask.block_kinds(), batch, head)
     rows, columns = kinds.shape
@@ -136,29 +138,49 @@ def draw_blocks(axes: Axes, block_mask: BlockMask, *, batch: int = 0, head: int 
     axes.set_title(
         f"blocks of {height} x {width}: {counts[0] / total:.1%} skipped", fontsize="medium"
     )
-    axes.legend(
-        handles=[
-            Patch(facecolor=colour, edgecolor=LINE, label=f"{name}: {count}")
-            for (name, colour), count in zip(BLOCK_KINDS, counts, strict=True)
-        ],
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.13),
-        ncols=3,
-        frameon=False,
-        fontsize="small",
-        handlelength=1.0,
+    _legend(
+        axes,
+        [(f"{name}: {n}", colour) for (name, colour), n in zip(BLOCK_KINDS, counts, strict=True)],
     )
     _label(axes, q_len, kv_len)
 
 
+def _legend(axes: Axes, entries: list[tuple[str, str]]) -> None:
+    """Name the colours below the picture."""
+    from matplotlib.patches import Patch
+
+    axes.legend(
+        handles=[Patch(facecolor=c, edgecolor=LINE, label=name) for name, c in entries],
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.01),
+        ncols=len(entries),
+        frameon=False,
+        fontsize="small",
+        handlelength=1.0,
+        columnspacing=1.2,
+    )
+
+
 def _label(axes: Axes, q_len: int, kv_len: int) -> None:
+    """Name the axes and mark quarters of the lengths, which block edges fall on more than tens."""
     axes.set_xlabel("key position")
     axes.set_ylabel("query position")
+    axes.set_xticks(_quarters(kv_len))
+    axes.set_yticks(_quarters(q_len))
     axes.xaxis.set_label_position("top")
     axes.xaxis.tick_top()
-    axes.set_aspect("equal" if max(q_len, kv_len) <= 4 * min(q_len, kv_len) else "auto")
+    axes.set_aspect("equal" if _is_drawn_to_scale(q_len, kv_len) else "auto")
     for side in axes.spines.values():
         side.set_color(LINE)
+
+
+def _is_drawn_to_scale(q_len: int, kv_len: int) -> bool:
+    """Whether a query is as high as a key is wide; beyond 1 : 4 the picture would be a strip."""
+    return max(q_len, kv_len) <= 4 * min(q_len, kv_len)
+
+
+def _quarters(length: int) -> list[int]:
+    return sorted({length * i // 4 for i in range(5)})
 
 
 def _entry(table: torch.Tensor, batch: int, head: int) -> torch.Tensor:
@@ -216,10 +238,10 @@ def _as_block_mask(
 
 
 def _check_size(q_len: int, kv_len: int) -> None:
-    if q_len * kv_len > MOST_SCORES:
+    if not 0 < q_len * kv_len <= MOST_SCORES:
         raise ArgumentError(
             name="q_len * kv_len",
             found_value=q_len * kv_len,
-            expected=f"at most {MOST_SCORES} scores in a picture",
-            rewrite="draw the same mask for shorter sequences",
+            expected=f"1 to {MOST_SCORES} scores in a picture",
+            rewrite="draw the same mask for other lengths, such as plot_mask(mask, 1024)",
         )

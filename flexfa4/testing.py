@@ -2,16 +2,17 @@
 
 `CASES` names attention variants as users write them.  `dense_reference` computes one in fp64 by
 calling the user's own functions on index tensors and building the whole score matrix: it shares
-nothing with tracing, analysis or kernels, so it can find fault with all of them.  `compare` holds an
-implementation against it, within a budget taken from eager torch's own error.
+nothing with tracing, analysis or kernels, so it can find fault with all of them.  `compare` holds
+an implementation against it, within a budget taken from eager torch's own error.
 
 Not for production use: everything here is quadratic in memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -121,7 +122,9 @@ def _pair_bias(s: Sizes, d: Draw) -> Mods:
 
 def _shared_bias(s: Sizes, d: Draw) -> Mods:
     bias = d.learned(max(s.q_len, s.kv_len))
-    return Mods(lambda score, b, h, q_idx, kv_idx: score + bias[q_idx] + bias[kv_idx], None, (bias,))
+    return Mods(
+        lambda score, b, h, q_idx, kv_idx: score + bias[q_idx] + bias[kv_idx], None, (bias,)
+    )
 
 
 def _learned_temperature(s: Sizes, d: Draw) -> Mods:
@@ -293,16 +296,28 @@ def dense_reference(
         torch.arange(kv_len),
     )
     score_mod = mods.eager_score_mod or mods.score_mod
-    if score_mod is not None:
-        score = score_mod(score, *index).to(dtype).expand(batch, heads, q_len, kv_len)
     mask = mods.eager_mask or mods.mask
-    if mask is not None:
-        score = torch.where(mask(*index), score, -math.inf)
+    with _numbers_as(torch.promote_types(dtype, torch.float32)):
+        if score_mod is not None:
+            score = score_mod(score, *index).to(dtype).expand(batch, heads, q_len, kv_len)
+        if mask is not None:
+            score = torch.where(mask(*index), score, -math.inf)
     lse = score.logsumexp(-1)
     if inputs.sink is not None:
         lse = torch.logaddexp(lse, inputs.sink.to(dtype)[:, None].expand_as(lse))
     safe = torch.where(lse == -math.inf, 0.0, lse)
     return (score - safe[..., None]).exp() @ v, lse
+
+
+@contextlib.contextmanager
+def _numbers_as(dtype: torch.dtype) -> Iterator[None]:
+    """Let torch compute quotients and functions of integer tensors, such as indices, in `dtype`."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def finite_rows(lse: torch.Tensor) -> torch.Tensor:
@@ -342,13 +357,20 @@ Attend = Callable[[Inputs, Mods], tuple[torch.Tensor, torch.Tensor]]
 
 @dataclass(frozen=True)
 class Trial:
-    """A case at given sizes and dtype, reproducible from its seed."""
+    """A case at given sizes and dtype, reproducible from its seed.
+
+    Attributes:
+        case, sizes, dtype, seed: as named.
+        sink: with a sink for each head.
+        scale: as in `flexfa4.attention`; the implementation that is compared must use it too.
+    """
 
     case: Case
     sizes: Sizes = Sizes()
     dtype: torch.dtype = torch.float32
     sink: bool = False
     seed: int = 0
+    scale: float | None = None
 
     def build(self, dtype: torch.dtype) -> tuple[Inputs, Mods]:
         """Return inputs and mods holding the values of `self.dtype`, stored as `dtype`."""
@@ -364,21 +386,28 @@ def compare(trial: Trial, attend: Attend) -> list[Deviation]:
     """Compare an implementation's out, lse and all gradients with the dense fp64 reference.
 
     The budget of each tensor is twice the worst relative error that the same computation makes in
-    eager torch in the trial's dtype, plus one rounding of the result.  For fp64, where the reference
-    errs as much as eager torch, it is three times fp32's, scaled by the ratio of the epsilons.
+    eager torch in the trial's dtype, plus rounding: of the result once, and of its longest sum of n
+    terms, sqrt(n) unit roundoffs of the score dtype (Higham and Mary, SIAM J. Sci. Comput. 41(5),
+    2019).  For fp64, where the reference errs as much as eager torch, it is three times fp32's,
+    scaled by the ratio of the epsilons.
 
     Args:
         trial: what to compute.
         attend: the implementation: ``(inputs, mods) -> (out, lse)``.
     """
     low = torch.float32 if trial.dtype is torch.float64 else trial.dtype
-    empty, exact = _results(dense_reference, trial.build(torch.float64))
+    empty, exact = _results(
+        lambda i, m: dense_reference(i, m, scale=trial.scale), trial.build(torch.float64)
+    )
     eager_inputs = trial.build(low)
-    _, eager = _results(lambda i, m: dense_reference(i, m, dtype=low), eager_inputs)
+    _, eager = _results(
+        lambda i, m: dense_reference(i, m, scale=trial.scale, dtype=low), eager_inputs
+    )
     found_empty, found = _results(attend, trial.build(trial.dtype))
     times = 3 if trial.dtype is torch.float64 else 2
     relative = times * worst_relative_error(eager, exact)
     relative *= torch.finfo(trial.dtype).eps / torch.finfo(low).eps
+    relative += _sum_rounding(trial)
     names = ["out", "lse", "grad q", "grad k", "grad v"] + ["grad sink"] * trial.sink
     names += [f"grad capture {i}" for i in range(len(exact) - len(names))]
     return [
@@ -390,9 +419,15 @@ def compare(trial: Trial, attend: Attend) -> list[Deviation]:
     ]
 
 
-def _results(
-    attend: Attend, built: tuple[Inputs, Mods]
-) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def _sum_rounding(trial: Trial) -> float:
+    """Return the rounding to expect of the longest sum of a trial."""
+    s = trial.sizes
+    longest = max(s.dim, s.value_dim, s.kv_len, s.q_len * (s.heads // s.kv_heads))
+    score_dtype = torch.promote_types(trial.dtype, torch.float32)
+    return math.sqrt(longest) * torch.finfo(score_dtype).eps / 2
+
+
+def _results(attend: Attend, built: tuple[Inputs, Mods]) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Return which rows are empty, and out, lse and the gradients of a fixed random loss."""
     inputs, mods = built
     out, lse = attend(inputs, mods)

@@ -200,8 +200,8 @@ def _truth_call(node: ast.Call) -> Found | None:
     }.get(name, "torch.where(condition, a, b), torch.minimum(a, b), torch.maximum(a, b)")
     if not node.args:
         return None
-    instead = advice.format(_operand(node.args[0]))
-    return Found(node, f"`{name}()`", _text(node.args[0]), instead)
+    text = advice.format(_operand(node.args[0]))
+    return Found(node, f"`{name}()`", _text(node.args[0]), text)
 
 
 def _block(parent: ast.AST, parents: Parents) -> str:

@@ -43,6 +43,9 @@ _BY_VALUE: Final = (
 )  # fmt: skip
 
 
+_CACHED_FUNCTION: Final[Any] = type(functools.lru_cache(int))
+
+
 class Session:
     """One trace: what it read, declared and required.
 
@@ -224,11 +227,11 @@ class Session:
         return self._wrap_other(value, source, parents)
 
     def _wrap_other(self, value: Any, source: Source, parents: recording.Parents) -> Any:
-        if hasattr(value, "__array_interface__"):  # numpy: arrays by memory, scalars by value
+        if hasattr(type(value), "__array_interface__"):  # numpy: arrays by memory, scalars by value
             if getattr(value, "shape", None) == () and hasattr(value, "item"):
                 return self.wrap(value.item(), Call(operator.methodcaller("item"), (source,)))
             return self.wrap(torch.as_tensor(value), Call(torch.as_tensor, (source,)))
-        if hasattr(value, "__wrapped__") and callable(value):  # functools.lru_cache
+        if isinstance(value, _CACHED_FUNCTION):
             return self.wrap(value.__wrapped__, Attr(source, "__wrapped__"), parents)
         stand_in = recording.instance(self, value, source)
         if stand_in is None:

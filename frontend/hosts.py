@@ -102,6 +102,15 @@ class HostScalar(Operators):
     def __round__(self, digits: Any = None) -> Any:
         return evaluate(round, (self,) if digits is None else (self, digits), {})
 
+    def __floor__(self) -> Any:
+        return evaluate(math.floor, (self,), {})
+
+    def __ceil__(self) -> Any:
+        return evaluate(math.ceil, (self,), {})
+
+    def __trunc__(self) -> Any:
+        return evaluate(math.trunc, (self,), {})
+
     def __getattr__(self, name: str) -> Any:
         used(self)
         getattr(self._value, name)  # whether it exists depends on the type alone
@@ -175,6 +184,22 @@ class HostTensor(View):
             return method
         used(self)
         return self._session.computed(value, Attr(self._source, name))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The tensor's own dtype; a tensor of another one is then traced anew."""
+        used(self)
+        dtype: torch.dtype = self._session.computed(self._value.dtype, Attr(self._source, "dtype"))
+        return dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The tensor's device; a tensor on another one is then traced anew."""
+        used(self)
+        device: torch.device = self._session.computed(
+            self._value.device, Attr(self._source, "device")
+        )
+        return device
 
     @property
     def shape(self) -> tuple[Any, ...]:

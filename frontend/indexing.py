@@ -193,6 +193,11 @@ class View(Operators):
         return TORCH_DTYPES[dtype_class(self._tensor.value.dtype)]
 
     @property
+    def device(self) -> torch.device:
+        """The captured tensor's device."""
+        return self._tensor.device
+
+    @property
     def shape(self) -> tuple[Any, ...]:
         """The sizes of the axes left."""
         whole = self._tensor.shape

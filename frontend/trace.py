@@ -4,8 +4,8 @@
 trace holds (`sources.Program`); it never calls the user's function.  A miss calls it once, with
 traced arguments, and keeps what that taught.
 
-The sizes ``q_len``, ``kv_len``, ``num_heads`` and ``num_kv_heads`` are traced values that may be used
-in expressions anywhere.
+The sizes ``q_len``, ``kv_len``, ``num_heads`` and ``num_kv_heads`` are traced values that may be
+used in expressions anywhere.
 
 Traces are kept by the code object of the function that runs, so every closure made by one ``def``
 shares them: at most `TRACES_PER_CODE` for each code object and kind, the newest first, the oldest
@@ -323,7 +323,7 @@ class _TextMod(Mod):
     def captured(self, session: Session, source: Source, parents: Any) -> Callable[..., Any]:
         graph = self.bound.graph
         session.program.check(
-            source, lambda v: type(v) is _TextMod and v.bound.graph is graph, "graph"
+            source, lambda v: type(v) is _TextMod and v.bound.graph == graph, "graph"
         )
         values = Attr(source, "bound")
 

@@ -49,13 +49,16 @@ class OnlineSoftmax:
         """
         top = scores.amax(-1, keepdim=True)
         if shift is not None:
+            # the term of a row with nothing visible may be anything: NaN, inf
+            shift = torch.where(top == -math.inf, 0.0, shift)
             top = top.add_(shift)
         old = self.m
         if old is not None:
             top = torch.maximum(old, top)
         self.m = top
-        # A row with nothing visible has top = -inf; -inf - -inf would be NaN.
-        finite = top.nan_to_num(nan=math.nan, posinf=math.inf, neginf=0.0)
+        # A row with nothing visible has top = -inf, and -inf - -inf would be NaN: subtract the lowest
+        # finite number there, which leaves -inf.
+        finite = top.clamp_min(torch.finfo(top.dtype).min)
         scores.sub_(finite if shift is None else finite - shift).exp2_()
         total = scores.sum(-1, keepdim=True)
         if old is None:
@@ -73,17 +76,16 @@ class OnlineSoftmax:
             sink: a logit that joins each row's sum only, base 2, broadcastable to ``(..., rows, 1)``.
 
         Returns:
-            The factor that turns accumulated results into averages (0 for rows with nothing
-            visible), and the log-sum-exp in base 2 (-inf for such rows without a sink), both
-            ``(..., rows, 1)``.
+            The divisor that turns accumulated results into averages, and the log-sum-exp in base 2
+            (-inf for rows with nothing visible, unless there is a sink), both ``(..., rows, 1)``.
+            The accumulated result of a row with nothing visible is zero, and stays so.
         """
         assert self.m is not None and self.l is not None
-        m, total = self.m, self.l
-        lse = total.log2().add_(m)
+        lse = self.l.log2().add_(self.m)
+        # The largest score of a row adds 2^0: the sum is at least 1 where anything is visible.
+        divisor = self.l.clamp_min(1.0)
         if sink is not None:
+            finite = self.m.clamp_min(torch.finfo(lse.dtype).min)
+            divisor = divisor.add_((sink - finite).exp2_())
             lse = torch.logaddexp2(lse, sink)
-            # 2^(m - lse), with nothing visible 2^(-inf): never -inf - -inf
-            safe = torch.where(lse == -math.inf, torch.zeros_like(lse), lse)
-            return m.sub(safe).exp2_(), lse
-        empty = m == -math.inf
-        return torch.where(empty, torch.zeros_like(total), total.reciprocal()), lse
+        return divisor, lse

@@ -59,7 +59,8 @@ class GoldenFiles:
         self.used: set[Path] = set()
         self.collected: set[Path] = set()
         self.incomplete: set[str] = set()  # modules with a test that was skipped
-        self.partial = bool(config.getoption("collectonly"))
+        named = any("::" in argument for argument in config.args)
+        self.partial = named or bool(config.getoption("collectonly"))
         self.unused: list[Path] = []
 
     def compare(self, test: pytest.Item, name: str, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Every example has a main() and runs, by itself and in a folder of its own."""
+"""Every example runs, by itself and in a folder of its own, and so does README's."""
 
 from __future__ import annotations
 
@@ -33,3 +33,17 @@ def test_an_example_runs(name: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert EXPECTED[name] in done.stdout
+
+
+def test_the_code_at_the_top_of_the_readme_runs(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    code = readme.split("```python\n", 1)[1].split("```", 1)[0]
+    assert "flexfa4.attention(" in code
+    path = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", path + code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

@@ -6,6 +6,7 @@ attentions), `train` (a run in a process of its own), `report` (comparison, tabl
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def run(options: Options, console: Console) -> bool:
             be made.
         MissingPackageError: matplotlib is not installed.
     """
-    figure = new_figure(width=11.0, height=4.6)  # the first thing that could fail, before training
+    figure = new_figure(width=11.0, height=4.1)  # the first thing that could fail, before training
     try:
         options.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -91,7 +92,9 @@ def run(options: Options, console: Console) -> bool:
         tasks = {name: progress.add_task(name, total=options.steps, start=False) for name in jobs}
         for name, job in jobs.items():
             progress.start_task(tasks[name])
-            runs[name] = train_in_fresh_process(job, lambda t=tasks[name]: progress.advance(t))
+            runs[name] = train_in_fresh_process(
+                job, functools.partial(progress.advance, tasks[name])
+            )
     comparison = report.Comparison(jobs["flexfa4"], *runs.values())
     report.print_tables(comparison, console)
     path = options.folder / "flexfa4-demo.png"

@@ -75,7 +75,8 @@ class Sparse:
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Return the output of attention, (B, H, S, D)."""
-        out: torch.Tensor = flexfa4.attention(q, k, v, score_mod=alibi, block_mask=self.block_mask)
+        out = flexfa4.attention(q, k, v, score_mod=alibi, block_mask=self.block_mask)
+        assert isinstance(out, torch.Tensor)  # no lse was asked for
         return out
 
     def skipped(self) -> float:
@@ -104,7 +105,8 @@ class Dense:
         group = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
         scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + self.bias.to(q.dtype)
-        return scores.masked_fill(~self.visible, -torch.inf).softmax(-1) @ v
+        out: torch.Tensor = scores.masked_fill(~self.visible, -torch.inf).softmax(-1) @ v
+        return out
 
 
 class Block(nn.Module):

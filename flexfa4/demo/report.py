@@ -125,10 +125,12 @@ def _memory(ours: int | None, dense: int | None) -> tuple[str, str, str]:
 
 
 def draw(comparison: Comparison, figure: Figure) -> None:
-    """Draw the first step's mask, its blocks, and both loss curves."""
+    """Draw the mask of one sequence, its blocks, and both loss curves."""
     job = comparison.job
+    documents = load(job.steps * job.batch, job.length).documents
+    most = (documents[:, -1] - documents[:, 0]).argmax()  # where the most documents meet
     attention = Sparse(job.shape)
-    attention.prepare(load(job.batch, job.length).documents)
+    attention.prepare(documents[most : most + 1])
     assert attention.block_mask is not None
     tokens, blocks, curves = figure.subplots(1, 3)
     draw_tokens(tokens, attention.block_mask)
@@ -142,6 +144,7 @@ def draw(comparison: Comparison, figure: Figure) -> None:
     curves.set_xlabel("step")
     curves.set_ylabel("loss (nats per byte)")
     curves.set_title("training loss", fontsize="medium")
+    curves.set_box_aspect(1)  # as high as the masks
     curves.spines[["top", "right"]].set_visible(False)
     curves.grid(alpha=0.3)
     curves.legend(frameon=False)

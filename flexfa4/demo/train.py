@@ -9,6 +9,7 @@ the end; it counts everything a step allocates, gradients and optimiser state in
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -132,6 +133,7 @@ def train_in_fresh_process(job: Job, after_step: Callable[[], None]) -> Run:
 
 def _child(job: Job, sender: Connection) -> None:
     """Send None after each step, then the Run or the error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends its children
     try:
         sender.send(train(job, lambda: sender.send(None)))
     except FlexFA4Error as error:

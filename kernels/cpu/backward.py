@@ -112,13 +112,15 @@ def _backward_tile(
     at = (slice(*chunk.b), slice(*chunk.h), slice(tile.start, tile.stop))
     grad_out = saved.grad_out[at].to(call.dtype)
     delta = (grad_out * saved.out[at].to(call.dtype)).sum(-1, keepdim=True)
-    if saved.grad_lse is not None:
-        delta = delta - saved.grad_lse[at].unsqueeze(-1)
     lse = saved.lse[at].unsqueeze(-1)
+    empty = lse == -math.inf
+    if saved.grad_lse is not None:
+        # an empty row's lse is constant, whatever gradient comes in (NaN is usual: inf - inf)
+        delta = delta - torch.where(empty, 0.0, saved.grad_lse[at].unsqueeze(-1))
     if saved.sink is not None:
         assert grads.sink is not None
         sink = (saved.sink[chunk.h[0] : chunk.h[1]].to(call.dtype) * LOG2E)[:, None, None]
-        weight = torch.where(lse == -math.inf, 0.0, (sink - lse).exp2())
+        weight = torch.where(empty, 0.0, (sink - lse).exp2())
         grads.sink[chunk.h[0] : chunk.h[1]] -= (weight * delta).sum((0, 2, 3))
     if not tile.runs:
         return
@@ -127,7 +129,7 @@ def _backward_tile(
     rows = _Rows(
         queries,
         grad_out.reshape(queries.shape[0], queries.shape[1], -1),
-        torch.where(lse == -math.inf, 0.0, lse),
+        torch.where(empty, 0.0, lse),
         delta,
         factors,
     )
@@ -173,7 +175,7 @@ def _backward_run(
     grad_score = scratch[1][: score.numel()].view(packed)
     torch.bmm(rows.grad_out, values.transpose(1, 2), out=grad_score)
     grad = grad_score.view(score.shape).sub_(rows.delta).mul_(score)
-    _captured(call, grads, lanes, run, grad, derived)
+    _captured(call, grads, run, grad, _Derived(lanes, visible, derived))
     if plan.form.ignores_score:
         return
     if plan.form.core is not None:
@@ -199,17 +201,22 @@ def _add_product(target: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None
         target.add_(torch.bmm(a, b).view(target.shape))
 
 
+@dataclass(frozen=True, eq=False)
+class _Derived:
+    """What `CpuPlan.backward` gave on some lanes, and which of them are visible (None: all)."""
+
+    lanes: Lanes
+    visible: torch.Tensor | None
+    results: tuple[Any, ...]
+
+
 def _captured(
-    call: Call,
-    grads: Gradients,
-    lanes: Lanes,
-    run: Run,
-    grad: torch.Tensor,
-    derived: tuple[Any, ...],
+    call: Call, grads: Gradients, run: Run, grad: torch.Tensor, derived: _Derived
 ) -> None:
     """Add the share of a rectangle to the gradients of captured tensors."""
+    lanes = derived.lanes
     for item in call.plan.loads:
-        factor = derived[item.position]
+        factor = derived.results[item.position]
         vector = item.load.length is not None
         base = grad.unsqueeze(-1) if vector else grad
         if isinstance(factor, torch.Tensor) and vector and factor.dim() < 5:
@@ -219,7 +226,7 @@ def _captured(
             _zero_masked(call, share, lanes, run)
         if vector:
             share = share.expand(*share.shape[:-1], item.load.length)
-        indices = item.indices.run(call.values, lanes, visible=None)
+        indices = item.indices.run(call.values, lanes, visible=derived.visible)
         accumulate(
             grads.captures[item.load.attr], item.load, indices, share, lanes, call.values
         )

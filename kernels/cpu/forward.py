@@ -60,8 +60,8 @@ def _forward_tile(
     results: tuple[torch.Tensor, torch.Tensor],
 ) -> None:
     """Fill one query tile of out and lse."""
-    at = (slice(*chunk.b), slice(*chunk.h), slice(tile.start, tile.stop))
-    out, lse = results[0][at], results[1][at]
+    rows = (tile.start, tile.stop)
+    out, lse = (tiles.part(x, chunk.b, chunk.h, rows) for x in results)
     if not tile.runs:
         out.zero_()
         _fill_lse(lse, sink)
@@ -71,7 +71,7 @@ def _forward_tile(
     softmax = OnlineSoftmax()
     acc: torch.Tensor | None = None
     for run in tile.runs:
-        lanes = Lanes(chunk.b, chunk.h, (tile.start, tile.stop), (run.start, run.stop))
+        lanes = Lanes(chunk.b, chunk.h, rows, (run.start, run.stop))
         keys = tiles.key_rows(call.k, call, chunk, run)
         score = tiles.raw_scores(call, chunk, queries, keys, scratch)
         visible = tiles.visible_lanes(call, lanes, run)
@@ -87,13 +87,13 @@ def _forward_tile(
         if acc is None:
             acc = torch.bmm(weights, values)
         else:
-            acc.view(*score.shape[:3], -1).mul_(rescale)
+            acc.view(*lanes.shape[:3], -1).mul_(rescale)
             acc.baddbmm_(weights, values)
     assert acc is not None
-    factor, base2_lse = softmax.finish(sink)
+    divisor, base2_lse = softmax.finish(sink)
     acc4 = acc.view(*lanes.shape[:3], -1)
     if out.dtype is call.dtype:
-        torch.mul(acc4, factor, out=out)
+        torch.div(acc4, divisor, out=out)
     else:
-        out.copy_(acc4.mul_(factor))
+        out.copy_(acc4.div_(divisor))
     lse.copy_(base2_lse[..., 0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.blocks import Blocks
 from flexfa4.frontend.bounds import Domain, bound, prove_loads
 from flexfa4.frontend.evaluate import Values
-from flexfa4.frontend.ir import Buffer, Graph, Node
+from flexfa4.frontend.ir import Buffer, Graph, Node, topological
 from flexfa4.kernels.cpu.backward import Saved, backward
 from flexfa4.kernels.cpu.forward import forward
 from flexfa4.kernels.cpu.plan import plan_for
@@ -59,6 +60,24 @@ def attend(
         out ``(B, Hq, Lq, Dv)`` in q's dtype, lse ``(B, Hq, Lq)``, natural logarithm, in fp32
         (fp64 for fp64 inputs), None where it is not wanted.
     """
+    with _without_autocast(q.device):
+        return _attend(request, q, k, v, sink)
+
+
+def _without_autocast(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which products of the score dtype stay in it."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return contextlib.nullcontext()
+
+
+def _attend(
+    request: Request,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    sink: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     tensors = request.score.tensors if request.score is not None else ()
     if torch.is_grad_enabled() and (
         q.requires_grad
@@ -158,10 +177,17 @@ def unproved_loads(binding: Binding) -> frozenset[Node]:
 
 @functools.lru_cache(maxsize=1024)
 def factors_finite(binding: Binding) -> bool:
-    """Return whether the row factors of the folded form are proved finite."""
-    leaf = binding.domain().leaf
+    """Return whether the row factors of the folded form are proved finite.
+
+    Those that read a tensor at an unproved index do not count: they are evaluated for whole rows,
+    where it is not known whether any lane that reads it is visible.
+    """
+    leaf, unproved = binding.domain().leaf, unproved_loads(binding)
     form = plan_for(binding.graph, None, frozenset()).form
-    return all(bound(node, leaf).finite for node in form.factors_to_check())
+    return all(
+        bound(node, leaf).finite and unproved.isdisjoint(topological(node))
+        for node in form.factors_to_check()
+    )
 
 
 def _values(
@@ -217,7 +243,7 @@ class _Attention(torch.autograd.Function):
         request: Request = ctx.request
         if grad_out is None and grad_lse is None:
             return (None,) * (5 + len(tensors))
-        with torch.no_grad():
+        with torch.no_grad(), _without_autocast(q.device):
             saved = Saved(
                 out, lse, torch.zeros_like(out) if grad_out is None else grad_out, grad_lse, sink
             )

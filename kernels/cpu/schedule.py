@@ -98,9 +98,9 @@ def mask_schedule(problem: Problem, blocks: Blocks) -> tuple[Chunk, ...]:
 
 def _mask_schedule(problem: Problem, blocks: Blocks) -> tuple[Chunk, ...]:
     kinds = blocks.kinds
-    batches, heads, nq, nk = kinds.shape
-    if not nq or not nk:
+    if not kinds.numel():
         return ()
+    batches, heads = kinds.shape[:2]
     tile = _choose_tile(problem, blocks)
     lengths = (problem.q_len, problem.kv_len)
 

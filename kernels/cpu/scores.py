@@ -90,10 +90,21 @@ def row_factors(call: Call, chunk: Chunk, tile: QueryTile) -> RowFactors:
     return RowFactors(gradient * LOG2E, gradient, None)
 
 
+def part(
+    x: torch.Tensor, b: tuple[int, int], h: tuple[int, int], rows: tuple[int, int]
+) -> torch.Tensor:
+    """Return a range of batches, heads and rows of ``(B, H, L, ...)``."""
+    # Each narrow costs a microsecond, which is much for a short sequence: only where it cuts.
+    for axis, (start, stop) in enumerate((b, h, rows)):
+        if stop - start != x.shape[axis]:
+            x = x.narrow(axis, start, stop - start)
+    return x
+
+
 def query_rows(call: Call, chunk: Chunk, tile: QueryTile, factor: Any) -> torch.Tensor:
     """Return the tile's queries times `factor`, packed ``(b * kv heads, group * rows, D)``."""
-    q = call.q[chunk.b[0] : chunk.b[1], chunk.h[0] : chunk.h[1], tile.start : tile.stop]
-    rows = q.to(call.dtype) * factor
+    q = part(call.q, chunk.b, chunk.h, (tile.start, tile.stop))
+    rows = (q if q.dtype is call.dtype else q.to(call.dtype)) * factor
     return rows.reshape(_product_batch(chunk), -1, q.shape[-1])
 
 
@@ -104,11 +115,11 @@ def _product_batch(chunk: Chunk) -> int:
 def key_rows(x: torch.Tensor, call: Call, chunk: Chunk, run: Run) -> torch.Tensor:
     """Return keys or values of a run, ``(b * kv heads, keys, D)``; a view where that is possible."""
     b = chunk.b if x.shape[0] > 1 else (0, 1)
-    part = x[b[0] : b[1], chunk.kv_heads[0] : chunk.kv_heads[1], run.start : run.stop]
-    if part.shape[0] == 1:
-        rows = part[0]
+    cut = part(x, b, chunk.kv_heads, (run.start, run.stop))
+    if cut.shape[0] == 1:
+        rows = cut[0]
     else:
-        rows = part.reshape(_product_batch(chunk), run.stop - run.start, x.shape[-1])
+        rows = cut.reshape(_product_batch(chunk), run.stop - run.start, x.shape[-1])
     return rows if rows.dtype is call.dtype else rows.to(call.dtype)
 
 
@@ -136,7 +147,7 @@ def visible_lanes(call: Call, lanes: Lanes, run: Run) -> torch.Tensor | None:
     for start, stop in run.partial:
         part = Lanes(lanes.b, lanes.h, lanes.q, (start, stop))
         visible[..., start - run.start : stop - run.start] = mask_tile(
-            call.plan.mask, call.blocks.values, part
+            call.plan.mask, call.blocks.values, _mask_lanes(call.blocks, part)
         )
     return visible
 
@@ -175,12 +186,24 @@ def _shift(bias: Any, call: Call) -> torch.Tensor:
 # ---- masks ---------------------------------------------------------------------------------------
 
 
+def _mask_lanes(blocks: Blocks, lanes: Lanes) -> Lanes:
+    """Return the part of a mask's index space that lies over a rectangle of scores.
+
+    A mask made for one batch or one head serves all of them.
+    """
+    batches, heads = blocks.kinds.shape[:2]
+    b = lanes.b if batches > 1 else (0, 1)
+    h = lanes.h if heads > 1 else (0, 1)
+    return Lanes(b, h, lanes.q, lanes.kv)
+
+
 def mask_bits(call: Call, lanes: Lanes) -> tuple[torch.Tensor, torch.Tensor]:
     """Return bit patterns ``(keep, fill)`` of a rectangle: ``scores & keep | fill`` masks it.
 
     `keep` is all ones where the mask is True and zero elsewhere; `fill` is -inf where it is False.
     """
     assert call.blocks is not None and call.plan.mask is not None
+    lanes = _mask_lanes(call.blocks, lanes)
     cache = call.blocks.derived.setdefault("mask bits", {})
     depends = call.blocks.graph.root.depends
     key = (
@@ -211,7 +234,7 @@ def mask_run(
     for start, stop in run.partial:
         part = Lanes(lanes.b, lanes.h, lanes.q, (start, stop))
         keep, fill = mask_bits(call, part)
-        columns = bits[..., start - run.start : stop - run.start]
+        columns = bits.narrow(3, start - run.start, stop - start)
         columns.bitwise_and_(keep)
         if fill_minus_inf:
             columns.bitwise_or_(fill)

@@ -80,6 +80,7 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.M
     ("arguments", "message"),
     [
         ({"q_len": None}, "q_len is None"),
+        ({"q_len": 0}, r"q_len \* kv_len is 0"),
         ({"q_len": 2**20}, r"q_len \* kv_len is"),
         ({"q_len": 32, "block_mask": True}, "q_len, kv_len is 32, None"),
         ({"q_len": None, "block_mask": True, "batch": 2}, "batch is 2"),

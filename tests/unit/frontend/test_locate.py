@@ -31,7 +31,7 @@ def pointed_at(where: Where | str | None) -> str:
 
 
 def if_return(b, h, q_idx, kv_idx):
-    if q_idx >= kv_idx:
+    if q_idx >= kv_idx:  # noqa: SIM103 - the mistake that the test is about
         return True
     return False
 
@@ -138,7 +138,7 @@ def test_the_innermost_function_of_the_user_is_named() -> None:
 
 
 def test_the_largest_logical_expression_is_rewritten_as_a_whole() -> None:
-    error = refusal(lambda b, h, q, kv: (not q > kv) or kv > 3 and q < 9)
+    error = refusal(lambda b, h, q, kv: (not q > kv) or (kv > 3 and q < 9))
     assert error.fields["rewrite"] == "~(q > kv) | (kv > 3) & (q < 9)"
 
 
@@ -172,7 +172,7 @@ NUMBERS = [
     (lambda b, h, q, kv: sum(range(q)) > 3, "`range()`", "q",
      "a loop over a fixed range, with torch.where for what depends on the score"),
     (lambda b, h, q, kv: q.item() > 3, "`q.item()`", "q", "q"),
-    (lambda b, h, q, kv: [x for x in q][0] > 3, "a loop", "q",
+    (lambda b, h, q, kv: sum([x > 1 for x in q]) > 3, "a loop", "q",
      "a loop over range(n) with a fixed n"),
 ]  # fmt: skip
 
@@ -204,7 +204,10 @@ def test_the_line_alone_finds_the_construct_where_python_keeps_no_columns(
 
 def test_code_without_source_costs_the_caret_and_not_the_error() -> None:
     namespace: dict[str, Any] = {"__name__": "user"}
-    exec(compile("def mod(b, h, q, kv):\n    return q > 1 and kv > 2", "<made up>", "exec"), namespace)
+    exec(
+        compile("def mod(b, h, q, kv):\n    return q > 1 and kv > 2", "<made up>", "exec"),
+        namespace,
+    )
     error = refusal(namespace["mod"])
     assert isinstance(error.where, Where)
     assert (error.where.file, error.where.line, error.where.source) == ("<made up>", 2, "")

@@ -137,7 +137,9 @@ FUNCTIONS: dict[str, Function] = {
     ),
     "zeros_like": lambda s: s + torch.zeros_like(s) + torch.ones_like(s),
     "full_like": lambda s: torch.where(s > 0, s, torch.full_like(s, -INF)),
-    "new_full": lambda s: torch.where(s > 0, s, s.new_full((), 3.0) + s.new_zeros(()) + s.new_ones(1)),
+    "new_full": lambda s: torch.where(
+        s > 0, s, s.new_full((), 3.0) + s.new_zeros(()) + s.new_ones(1)
+    ),
     "new_tensor": lambda s: torch.where(s > 0, s, s.new_tensor(-INF)),
     "a constant tensor": lambda s: torch.where(s > 0, s, torch.tensor(-2.0, dtype=torch.float64)),
     "casts": lambda s: (s > 0).float() + (s > 1).int() + (s > 2).long().to(s.dtype) + s.double(),
