@@ -121,7 +121,7 @@ def flex(setup: Setup, backward: bool) -> Callable[[], Any]:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     assert not backward, "flex_attention has no backward on the CPU"
-    q, k, v, do = inputs()
+    q, k, v, do = (t.detach() for t in inputs())  # it refuses inputs that require gradients
     mask = setup.mask and create_block_mask(
         lambda b, h, i, j: setup.mask(b, h, i, j), None, None, S, S, device="cpu"
     )
@@ -188,7 +188,9 @@ def memory() -> list[dict[str, Any]]:
                 check=True,
             )
             extra = float(done.stdout.split()[-1])
-            rows.append({"setup": name, "what": what, "extra_mb": extra, "limit_mb": _MEMORY_LIMIT_MB})
+            rows.append(
+                {"setup": name, "what": what, "extra_mb": extra, "limit_mb": _MEMORY_LIMIT_MB}
+            )
     return rows
 
 
@@ -304,7 +306,9 @@ def show(results: dict[str, Any]) -> None:
         table = Table("case", "what", "extra MB", "limit", "met")
         for r in results["memory"]:
             met = _met(r["extra_mb"] <= r["limit_mb"])
-            table.add_row(r["setup"], r["what"], f"{r['extra_mb']:.1f}", f"{r['limit_mb']:.0f}", met)
+            table.add_row(
+                r["setup"], r["what"], f"{r['extra_mb']:.1f}", f"{r['limit_mb']:.0f}", met
+            )
         console.print(table)
     if "latency" in results:
         table = Table("what", "measured", "limit", "met")
@@ -326,7 +330,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", choices=("speed", "memory", "latency"))
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--measure-memory", nargs=2, metavar=("CASE", "WHAT"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--measure-memory", nargs=2, metavar=("CASE", "WHAT"), help=argparse.SUPPRESS
+    )
     args = parser.parse_args()
     torch.set_num_threads(min(2, os.cpu_count() or 1))
     if args.measure_memory:
@@ -335,9 +341,13 @@ def main() -> None:
     parts = [args.only] if args.only else ["speed", "memory", "latency"]
     results: dict[str, Any] = {
         "sizes": {"B": B, "H": H, "S": S, "D": D, "dtype": "fp32"},
-        "machine": {"threads": torch.get_num_threads(), "cpu": torch.backends.cpu.get_cpu_capability(),
-                    "system": platform.machine(), "torch": torch.__version__},
-    }  # fmt: skip
+        "machine": {
+            "threads": torch.get_num_threads(),
+            "cpu": torch.backends.cpu.get_cpu_capability(),
+            "system": platform.machine(),
+            "torch": torch.__version__,
+        },
+    }
     if "latency" in parts:
         results["latency"] = latency()
     if "memory" in parts:

@@ -8,9 +8,15 @@ from typing import Any
 import torch
 
 from flexfa4.block_mask import BlockMask, Sizes, block_mask_for
-from flexfa4.checks import check_backend, check_block_mask, check_tensors, checked_scale
+from flexfa4.checks import (
+    check_backend,
+    check_block_mask,
+    check_mod,
+    check_tensors,
+    checked_scale,
+)
 from flexfa4.counters import count
-from flexfa4.errors import ArgumentError, DeviceError
+from flexfa4.errors import ArgumentError, DeviceError, describe
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import F32, Buffer
 from flexfa4.frontend.trace import resolve
@@ -59,13 +65,13 @@ def attention(
         options: see `Options`.
 
     Returns:
-        out ``(B, Hq, Lq, Dv)`` in query's dtype. With `return_lse`, also lse ``(B, Hq, Lq)``, natural
-        logarithm, fp32 (fp64 for fp64 inputs), differentiable. A row that sees nothing has ``out = 0``
-        and ``lse = -inf`` (with a sink ``lse = sink``), and zero gradients.
+        out ``(B, Hq, Lq, Dv)`` in query's dtype. With `return_lse`, also lse ``(B, Hq, Lq)``,
+        natural logarithm, fp32 (fp64 for fp64 inputs), differentiable. A row that sees nothing has
+        ``out = 0`` and ``lse = -inf`` (with a sink ``lse = sink``), and zero gradients.
 
     Raises:
-        FlexFA4Error: a class of `flexfa4.errors`, before any arithmetic, for arguments that do not go
-            together, mods that cannot be traced, and masks for other sizes.
+        FlexFA4Error: a class of `flexfa4.errors`, before any arithmetic, for arguments that do not
+            go together, mods that cannot be traced, and masks for other sizes.
         OutOfRangeError: a captured tensor is read outside its bounds on a visible score.
         SecondDerivativeError: on differentiating a gradient.
     """
@@ -76,28 +82,35 @@ def attention(
     if options is not None and not isinstance(options, Options):
         raise ArgumentError(
             name="options",
-            found_value=repr(options),
+            found_value=describe(options),
             expected="a flexfa4.Options, or None",
             rewrite="options=flexfa4.Options()",
         )
     factor = checked_scale(scale, query.shape[3])
-    score = None if score_mod is None else resolve(score_mod, "score")
+    score = None
+    if score_mod is not None:
+        check_mod("score_mod", score_mod, "score")
+        score = resolve(score_mod, "score")
     needs_grad: frozenset[Buffer] = frozenset()
     if score is not None and score.tensors:
         needs_grad = _check_captures(score, query)
     mask = None if block_mask is None else _block_mask(block_mask, query, key)
-    request = Request(score, None if mask is None else mask.blocks, factor, needs_grad, return_lse)
+    blocks = None if mask is None else mask.blocks_on(query.device)
+    request = Request(score, blocks, factor, needs_grad, return_lse)
     out, lse = attend(request, query, key, value, sink)
     return out if lse is None else (out, lse)
 
 
 def _autocast(tensor: torch.Tensor) -> torch.Tensor:
     """Cast a tensor as autocast does for a matrix product: fp64 stays."""
-    if not isinstance(tensor, torch.Tensor) or not torch.is_autocast_enabled(tensor.device.type):
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
+    kind = tensor.device.type
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
         return tensor
     if not tensor.is_floating_point() or tensor.dtype is torch.float64:
         return tensor
-    return tensor.to(torch.get_autocast_dtype(tensor.device.type))
+    return tensor.to(torch.get_autocast_dtype(kind))
 
 
 def _block_mask(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> BlockMask:
@@ -105,6 +118,7 @@ def _block_mask(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> Bloc
         check_block_mask(block_mask, query, key)
         block_mask.check_current()
         return block_mask
+    check_mod("block_mask", block_mask, "mask")
     sizes = Sizes(query.shape[0], query.shape[1], query.shape[2], key.shape[2], key.shape[1])
     return block_mask_for(block_mask, sizes, query.device)
 

@@ -2,7 +2,8 @@
 
 A block mask is a snapshot: it holds copies of what it captured, so that the backward pass computes
 with what the forward pass saw, and it refuses to be used when the captures have changed since.
-Making one evaluates the mask strip by strip (`frontend.blocks`); using one is the kernels' business.
+Making one evaluates the mask strip by strip (`frontend.blocks`); using one is the kernels'
+business.
 
 A mask that `attention` gets as a function is made into a block mask once and kept, as long as what
 it captures can be seen to stay the same (`block_mask_for`).
@@ -14,18 +15,22 @@ import functools
 import operator
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, NoReturn
 
 import torch
 
+from flexfa4.checks import check_mod
 from flexfa4.counters import count
 from flexfa4.errors import (
     ArgumentError,
     DeviceError,
+    MaskOutOfRangeError,
     MaskReadsBatchError,
     MaskReadsKeyHeadsError,
+    OutOfRangeError,
     StaleBlockMaskError,
+    describe,
 )
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.blocks import EMPTY, Blocks, MaskSize, classify, mask_tile
@@ -33,6 +38,8 @@ from flexfa4.frontend.evaluate import Program, Values
 from flexfa4.frontend.ir import Graph, topological
 from flexfa4.frontend.trace import resolve
 from flexfa4.kernels.cpu.function import Binding, unproved_loads
+
+BLOCK_SIZE: Final = (128, 128)
 
 
 class BlockMask:
@@ -52,6 +59,7 @@ class BlockMask:
         self.q_len = spec.sizes.q_len
         self.kv_len = spec.sizes.kv_len
         self.block_size = spec.block_size
+        self._spec = spec
         self._bound = bound
         self._blocks = blocks
         self._identities = tuple(tensor_identity(t) for t in bound.tensors)
@@ -67,10 +75,19 @@ class BlockMask:
         """The device of its captures."""
         return self._blocks.values.device
 
-    @property
-    def blocks(self) -> Blocks:
-        """What kernels iterate."""
-        return self._blocks
+    def blocks_on(self, device: torch.device) -> Blocks:
+        """Return what kernels iterate, with the mask evaluated on a device.
+
+        A mask that captures no tensors can be evaluated anywhere, wherever its block mask was made.
+        """
+        blocks = self._blocks
+        if blocks.values.device == device or self._bound.tensors:
+            return blocks
+        moved: Blocks | None = blocks.derived.get(device)
+        if moved is None:
+            values = replace(blocks.values, device=device)
+            moved = blocks.derived[device] = replace(blocks, values=values, derived={})
+        return moved
 
     @property
     def captures_tensors(self) -> bool:
@@ -96,7 +113,7 @@ class BlockMask:
         return self._blocks.kinds.expand(*self.shape[:2], -1, -1).clone()
 
     def to_dense(self) -> torch.Tensor:
-        """Return the mask itself, bool ``shape``; for looking at, it has ``q_len * kv_len`` elements."""
+        """Return the mask itself, bool `shape`; for looking at: ``q_len * kv_len`` elements."""
         program = Program((self._blocks.graph.root,))
         mask = mask_tile(program, self._blocks.values, self._blocks.size.lanes())
         return mask.expand(self.shape).clone()
@@ -112,17 +129,30 @@ class BlockMask:
         """
         made, now = self._bound, resolve(self.mask, "mask")
         if now.graph != made.graph:
-            raise StaleBlockMaskError(name="a captured value that the mask was specialised for")
+            self._refuse_stale("a captured value that the mask was specialised for")
         for scalar, old, new in zip(made.graph.scalars, made.scalars, now.scalars, strict=True):
             if old != new and (old == old or new == new):  # NaN is the NaN it was
-                raise StaleBlockMaskError(name=f"`{scalar.name}` ({old} then, {new} now)")
+                self._refuse_stale(f"`{scalar.name}` ({old} then, {new} now)")
         kept = self._blocks.values.tensors
         for buffer, tensor, identity in zip(
             made.graph.buffers, now.tensors, self._identities, strict=True
         ):
             same = identity is not None and tensor_identity(tensor) == identity
             if not same and not _same_content(kept[buffer], tensor):
-                raise StaleBlockMaskError(name=f"the captured tensor `{buffer.name}`")
+                self._refuse_stale(f"the captured tensor `{buffer.name}`")
+
+    def _refuse_stale(self, name: str) -> NoReturn:
+        raise StaleBlockMaskError(name=name, rewrite=_call_text(self._spec))
+
+    def call_for(self, batch: int, heads: int, q_len: int, kv_len: int) -> str:
+        """Return the call that makes it again for other sizes, for messages."""
+        return _call_text(
+            self._spec,
+            batch=None if self.batch is None else batch,
+            heads=None if self.heads is None else heads,
+            q_len=q_len,
+            kv_len=kv_len,
+        )
 
     def __repr__(self) -> str:
         b, h, q, kv = self.shape
@@ -157,6 +187,21 @@ class _Spec:
     block_size: tuple[int, int]
 
 
+def _call_text(spec: _Spec, **changed: Any) -> str:
+    """Return the call that makes a block mask, for messages that tell users to write it."""
+    sizes = spec.sizes
+    given = {
+        "batch": sizes.batch,
+        "heads": sizes.heads,
+        "q_len": sizes.q_len,
+        "kv_len": sizes.kv_len,
+        "block_size": None if spec.block_size == BLOCK_SIZE else spec.block_size,
+        **changed,
+    }
+    arguments = [f"{name}={value}" for name, value in given.items() if value is not None]
+    return f"create_block_mask({', '.join(['mask', *arguments])})"
+
+
 def create_block_mask(
     mask: Any,
     *,
@@ -165,7 +210,7 @@ def create_block_mask(
     q_len: int,
     kv_len: int,
     device: torch.device | str | None = None,
-    block_size: int | tuple[int, int] = 128,
+    block_size: int | tuple[int, int] = BLOCK_SIZE,
 ) -> BlockMask:
     """Find the empty, partial and full blocks of a mask.
 
@@ -198,8 +243,9 @@ def create_block_mask(
     )
     spec = _Spec(sizes, _checked_block_size(block_size))
     wanted = None if device is None else _checked_device(device)
+    check_mod("mask", mask, "mask")
     bound = resolve(mask, "mask")
-    _check_known(bound.graph, sizes)
+    _check_known(bound.graph, spec)
     return _make(mask, bound, spec, _capture_device(bound, wanted))
 
 
@@ -210,14 +256,29 @@ def reads(graph: Graph) -> frozenset[str]:
     return graph.root.depends.union(symbols)
 
 
-def _check_known(graph: Graph, sizes: Sizes) -> None:
+# What a mask may read -> the argument that must be given then; where users take arguments from.
+_NEEDS: Final = {"b": "batch", "h": "heads", "num_heads": "heads"}
+_SOURCES: Final = {
+    "batch": "query.shape[0]",
+    "heads": "query.shape[1]",
+    "q_len": "query.shape[2]",
+    "kv_len": "key.shape[2]",
+}
+
+
+def _check_known(graph: Graph, spec: _Spec) -> None:
     """Refuse a mask that needs a batch or head count which was not given."""
-    read = reads(graph)
-    if sizes.batch is None and "b" in read:
-        raise MaskReadsBatchError(name="b", argument="batch", what="batch", axis=0)
-    for name in ("h", "num_heads"):
-        if sizes.heads is None and name in read:
-            raise MaskReadsBatchError(name=name, argument="heads", what="head", axis=1)
+    read, sizes = reads(graph), spec.sizes
+    missing = {name: argument for name, argument in _NEEDS.items()
+               if name in read and getattr(sizes, argument) is None}  # fmt: skip
+    for name, argument in missing.items():
+        given = {needed: _SOURCES[needed] for needed in missing.values()}
+        raise MaskReadsBatchError(
+            name=name,
+            argument=argument,
+            what="batch" if argument == "batch" else "head",
+            rewrite=_call_text(spec, **given),
+        )
     if sizes.kv_heads is None and "num_kv_heads" in read:
         raise MaskReadsKeyHeadsError
 
@@ -250,7 +311,10 @@ def _make(mask: Any, bound: BoundGraph, spec: _Spec, device: torch.device) -> Bl
         device=device,
         unproved=unproved_loads(Binding(graph, bound.scalars, shapes, lengths)),
     )
-    kinds = classify(graph, values, size, spec.block_size)
+    try:
+        kinds = classify(graph, values, size, spec.block_size)
+    except OutOfRangeError as error:
+        raise MaskOutOfRangeError(**error.fields) from None
     # Every lane has been read once: from here on the loads are known to be in range.
     settled = Values(values.tensors, values.scalars, values.symbols, values.dtype, values.device)
     return BlockMask(mask, bound, spec, Blocks(graph, settled, size, spec.block_size, kinds))
@@ -269,17 +333,20 @@ def _capture_device(bound: BoundGraph, device: torch.device | None) -> torch.dev
             wanted = tensor.device
         elif tensor.device != wanted:
             raise DeviceError(
-                problem=f"captured tensor `{buffer.name}` is on {tensor.device}, the mask on {wanted}",
+                problem=f"captured tensor `{buffer.name}` is on {tensor.device},"
+                f" the mask on {wanted}",
                 expected="all captured tensors of a mask on one device",
                 rewrite=f"{buffer.name} = {buffer.name}.to({str(wanted)!r})",
             )
-    if wanted is not None and wanted.type == "meta":
+    if wanted is None:
+        return torch.device("cpu")
+    if wanted.type == "meta":
         raise DeviceError(
             problem="the mask is on meta, whose tensors hold no values",
             expected="devices that compute, such as cpu",
-            rewrite='capture tensors made on such a device, for example torch.arange(4, device="cpu")',
+            rewrite='make it under torch.device("cpu"), captured tensors included',
         )
-    return wanted if wanted is not None else torch.device("cpu")
+    return wanted
 
 
 def _checked_device(device: Any) -> torch.device:
@@ -303,9 +370,9 @@ def _checked_int(name: str, value: Any, low: int) -> int:
     if number < low or isinstance(value, bool):
         raise ArgumentError(
             name=name,
-            found_value=repr(value),
+            found_value=describe(value),
             expected=f"an integer, at least {low}",
-            rewrite=f"{name}={low}",
+            rewrite=f"{name}={_SOURCES[name]}",
         )
     return number
 
@@ -316,7 +383,7 @@ def _checked_block_size(value: Any) -> tuple[int, int]:
         if not isinstance(size, int) or isinstance(size, bool) or size < 16 or size % 16:
             raise ArgumentError(
                 name="block_size",
-                found_value=repr(value),
+                found_value=describe(value),
                 expected="a multiple of 16, or a pair of them (queries, keys)",
                 rewrite="block_size=128",
             )
@@ -329,8 +396,8 @@ def _checked_block_size(value: Any) -> tuple[int, int]:
 def tensor_identity(tensor: torch.Tensor) -> Any:
     """Return what stays equal while a tensor is the same one and unchanged.
 
-    Two views of one tensor that cover the same elements are the same one.  None where torch does not
-    count in-place changes.
+    Two views of one tensor that cover the same elements are the same one.  None where torch does
+    not count in-place changes.
     """
     if tensor.is_inference():
         return None
@@ -346,7 +413,6 @@ def tensor_identity(tensor: torch.Tensor) -> Any:
 _CACHE_SIZE: Final = 32
 _CACHE: OrderedDict[Any, BlockMask] = OrderedDict()
 _LOCK: Final = threading.Lock()
-BLOCK_SIZE: Final = (128, 128)
 
 
 def block_mask_for(mask: Any, sizes: Sizes, device: torch.device) -> BlockMask:

@@ -6,14 +6,13 @@ shapes, dtypes and devices; strides play no role.  Says nothing about mods (`fro
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
-import reprlib
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 
-from flexfa4.block_mask import BlockMask
 from flexfa4.errors import (
     ArgumentError,
     BackendError,
@@ -21,7 +20,12 @@ from flexfa4.errors import (
     DeviceError,
     DTypeError,
     ShapeMismatchError,
+    describe,
 )
+from flexfa4.frontend.contract import SIGNATURES
+
+if TYPE_CHECKING:
+    from flexfa4.block_mask import BlockMask
 
 DTYPES: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 BACKENDS: Final = ("auto", "cpu")
@@ -41,7 +45,8 @@ def check_tensors(q: Any, k: Any, v: Any, sink: Any) -> None:
     try:
         key = (q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device,
                q.layout, k.layout, v.layout,
-               None if sink is None else (sink.shape, sink.dtype, sink.device, sink.layout))  # fmt: skip
+               None if sink is None else (sink.shape, sink.dtype, sink.device, sink.layout),
+               )  # fmt: skip
         if key in _CHECKED:
             return
     except (AttributeError, RuntimeError, TypeError):  # no tensors, or nested ones
@@ -68,9 +73,9 @@ def _check_rank(name: str, tensor: Any) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise ArgumentError(
             name=name,
-            found_value=f"a {type(tensor).__name__}",
+            found_value=describe(tensor),
             expected="a torch.Tensor of shape (batch, heads, length, head dimension)",
-            rewrite=f"torch.as_tensor({name})",
+            rewrite=f"{name} = torch.as_tensor({name})",
         )
     if tensor.layout is not torch.strided or tensor.is_nested:
         raise ArgumentError(
@@ -121,7 +126,8 @@ def _check_devices(named: dict[str, torch.Tensor]) -> None:
         raise DeviceError(
             problem="query, key and value are on meta, whose tensors hold no values",
             expected="devices that compute, such as cpu",
-            rewrite='query = torch.empty_like(query, device="cpu"), and so key and value',
+            rewrite="query, key, value ="
+            ' (torch.empty_like(x, device="cpu") for x in (query, key, value))',
         )
 
 
@@ -148,16 +154,29 @@ def _shape_rules(
          "the same length in key and value", _fit("key", "value", 2, k[2], v[2])),
         (k[1] == v[1], "key and value differ in heads",
          "the same number of heads in key and value", _fit("key", "value", 1, k[1], v[1])),
-        (k[1] > 0 and q[1] > 0 and q[1] % k[1] == 0,
+        (q[1] > 0 and k[1] > 0, "there are no heads",
+         "at least one head", "give query, key and value a second dimension above 0"),
+        (k[1] > 0 and q[1] % k[1] == 0,
          f"{q[1]} query heads do not divide among {k[1]} key heads",
          "query heads that are a multiple of the key heads (grouped-query attention)",
-         "query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)"
-         "\nwhere they are (batch, length, heads, head dimension)"),
+         _fit_heads(q, k)),
         (k[0] == v[0], "key and value differ in batch",
          "the same batch in key and value", _fit("key", "value", 0, k[0], v[0])),
         (k[0] in (1, q[0]), f"a batch of {q[0]} in query and of {k[0]} in key",
          "one batch for all, or 1 in both key and value", _fit("query", "key", 0, q[0], k[0])),
     )  # fmt: skip
+
+
+def _fit_heads(q: torch.Size, k: torch.Size) -> str:
+    """Return how query heads become a multiple of the key heads."""
+    if k[2] > 0 and q[2] % k[2] == 0 and q[1] != q[2]:
+        return (
+            "query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)"
+            "  # if they are (batch, length, heads, head dimension)"
+        )
+    if k[1] > q[1]:
+        return f"key, value = key[:, :{q[1]}], value[:, :{q[1]}]"
+    return f"query = query[:, :{q[1] - q[1] % max(k[1], 1)}]"
 
 
 def _fit(first: str, second: str, axis: int, size: int, other: int) -> str:
@@ -173,33 +192,29 @@ def _check_sink(q: torch.Tensor, sink: Any) -> None:
     if not isinstance(sink, torch.Tensor):
         raise ArgumentError(
             name="sink",
-            found_value=f"a {type(sink).__name__}",
+            found_value=describe(sink),
             expected=f"a tensor of shape ({heads},): one logit for each query head",
-            rewrite="sink=torch.full((query.shape[1],), 0.0, device=query.device)",
+            rewrite="sink=torch.zeros(query.shape[1], device=query.device)",
         )
     if tuple(sink.shape) != (heads,):
         raise ShapeMismatchError(
             problem=f"sink has shape {_shape(sink)} beside {heads} query heads",
             expected=f"a tensor of shape ({heads},): one logit for each query head",
-            rewrite="sink.flatten()"
+            rewrite="sink = sink.flatten()"
             if sink.numel() == heads
-            else "sink.expand(query.shape[1])"
-            if sink.numel() == 1 and sink.dim() < 2
-            else "sink[: query.shape[1]]"
-            if sink.dim() == 1 and sink.numel() > heads
-            else "sink = torch.nn.Parameter(torch.zeros(query.shape[1]))",
+            else "sink = sink.flatten()[0].expand(query.shape[1])  # the same for every head",
         )
     if not sink.dtype.is_floating_point:
         raise DTypeError(
             problem=f"sink is {str(sink.dtype)[6:]}",
             expected="a floating dtype",
-            rewrite="sink.float()",
+            rewrite="sink = sink.float()",
         )
     if sink.device != q.device:
         raise DeviceError(
             problem=f"sink is on {sink.device}, query on {q.device}",
             expected="one device",
-            rewrite="sink.to(query.device)",
+            rewrite="sink = sink.to(query.device)",
         )
 
 
@@ -220,9 +235,7 @@ def checked_scale(scale: Any, head_dim: int) -> float:
             return number
     raise ArgumentError(
         name="scale",
-        found_value=f"a tensor of shape {_shape(scale)}"
-        if isinstance(scale, torch.Tensor)
-        else reprlib.repr(scale),
+        found_value=describe(scale),
         expected="a finite number, or None for 1/sqrt(head dimension)",
         rewrite="attention(query * scale, key, value, scale=1.0)"
         if isinstance(scale, torch.Tensor)
@@ -241,7 +254,8 @@ def check_backend(backend: Any) -> None:
             backend=backend,
             problem="there is no such backend",
             expected=", ".join(repr(b) for b in BACKENDS),
-            rewrite='backend="auto", and `flexfa4 doctor` in a shell lists what this machine can run',
+            rewrite='backend="auto", and `flexfa4 doctor` in a shell lists what this machine'
+            " can run",
         )
 
 
@@ -253,28 +267,54 @@ def check_block_mask(block_mask: BlockMask, q: torch.Tensor, k: torch.Tensor) ->
         DeviceError: its captures live on another device.
     """
     lengths = (q.shape[2], k.shape[2])
+    advice = functools.partial(block_mask.call_for, q.shape[0], q.shape[1], *lengths)
     if (block_mask.q_len, block_mask.kv_len) != lengths:
         raise BlockMaskMismatchError(
             problem=f"the block mask was made for q_len={block_mask.q_len}, kv_len="
             f"{block_mask.kv_len}, but query has length {lengths[0]} and key {lengths[1]}",
             expected="the lengths that it was made for",
-            rewrite=f"create_block_mask(mask, q_len={lengths[0]}, kv_len={lengths[1]})"
-            "\n(to decode at a position, add it to q_idx in the mask)",
+            rewrite=f"{advice()}  # to decode at a position, let the mask add it to q_idx",
         )
     for name, made, found in (
         ("batch", block_mask.batch, q.shape[0]),
         ("heads", block_mask.heads, q.shape[1]),
     ):
-        for_all = made is None or (made == 1 and not (name == "heads" and block_mask.counts_heads))
-        if not for_all and made != found:
+        counted = name == "heads" and block_mask.counts_heads
+        if made is not None and made != found and (made != 1 or counted):
             raise BlockMaskMismatchError(
                 problem=f"the block mask was made for {name}={made}, but query has {found}",
-                expected=f"{name}={found}, or {name}=None for a mask that is the same everywhere",
-                rewrite=f"create_block_mask(mask, {name}={found}, ...)",
+                expected=f"{name}={found}"
+                + ("" if counted else f", or {name}=None for a mask that is the same everywhere"),
+                rewrite=advice(),
             )
     if block_mask.device != q.device and block_mask.captures_tensors:
         raise DeviceError(
             problem=f"the block mask is on {block_mask.device}, query on {q.device}",
             expected="one device",
-            rewrite=f"create_block_mask(mask, ...) with captured tensors on {q.device}",
+            rewrite=f"{advice()} with captured tensors on {q.device}",
         )
+
+
+# ---- mods ----------------------------------------------------------------------------------------
+
+
+def check_mod(name: str, mod: Any, kind: Literal["score", "mask"]) -> None:
+    """Check that an argument can be a mod at all; what it does is the business of tracing.
+
+    Raises:
+        ArgumentError: it is no function, text or `Mod`.
+    """
+    if callable(mod) or isinstance(mod, str):
+        return
+    advice = SIGNATURES[kind]
+    signature = advice.removeprefix("def ").removesuffix(": ...")
+    if kind == "mask" and isinstance(mod, torch.Tensor):
+        advice = "block_mask=lambda b, h, q_idx, kv_idx: tensor[q_idx, kv_idx]"
+    elif hasattr(mod, "mask_mod"):  # the BlockMask of torch's FlexAttention
+        advice = "block_mask=block_mask.mask_mod"
+    raise ArgumentError(
+        name=name,
+        found_value=describe(mod),
+        expected=f"a function {signature}, its text form, or a flexfa4.Mod",
+        rewrite=advice,
+    )

@@ -14,7 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from flexfa4.errors import ArgumentError
+import torch
+
+from flexfa4.errors import ArgumentError, describe
+from flexfa4.frontend.contract import result_node
+from flexfa4.frontend.proxies import Operators, Traced
+from flexfa4.frontend.trace import Mod, parse
 
 MaskFunction = Callable[..., Any]
 
@@ -50,7 +55,10 @@ class _Plain(MaskMod):
     function: MaskFunction
 
     def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return self.function(b, h, q_idx, kv_idx)
+        result = self.function(b, h, q_idx, kv_idx)
+        if isinstance(result, Operators):  # numbers would combine by their bits: refuse them here
+            result_node(self.function, "mask", result)
+        return result
 
 
 @dataclass(frozen=True)
@@ -76,10 +84,12 @@ class _Not(MaskMod):
     inner: MaskFunction
 
     def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return ~self.inner(b, h, q_idx, kv_idx)
+        inner = self.inner(b, h, q_idx, kv_idx)
+        # Python's ~True is -2
+        return ~inner if isinstance(inner, (Traced, torch.Tensor)) else inner ^ True
 
 
-def mask(function: MaskFunction | str, **bindings: Any) -> MaskMod:
+def mask(function: MaskFunction | str, /, **bindings: Any) -> MaskMod:
     """Make a mask function combinable.
 
     Args:
@@ -90,12 +100,12 @@ def mask(function: MaskFunction | str, **bindings: Any) -> MaskMod:
         A mask that is used like the function and also understands ``&``, ``|`` and ``~``.
 
     Raises:
-        ArgumentError: `function` is neither callable nor text, or bindings were given to a function.
+        ArgumentError: `function` is neither a mask function nor text, or bindings were given to a
+            function.
+        TextError: the text cannot be read, or the bindings do not fit it.
     """
     if isinstance(function, str):
-        from flexfa4.frontend.trace import parse
-
-        return _Plain(parse(function, **bindings))
+        return _as_mask(parse(function, **bindings), "mask()")
     if bindings:
         raise ArgumentError(
             name="mask",
@@ -111,11 +121,14 @@ def _as_mask(function: Any, operator: str) -> MaskMod:
         return function
     if isinstance(function, str):
         return mask(function)
-    if not callable(function):
+    is_score_mod = isinstance(function, Mod) and function.kind != "mask"
+    if is_score_mod or not callable(function):
         raise ArgumentError(
             name=f"an operand of {operator}",
-            found_value=f"{function!r}, a {type(function).__name__}",
+            found_value="a score mod" if is_score_mod else describe(function),
             expected="mask functions mask_mod(b, h, q_idx, kv_idx) and text masks",
-            rewrite="flexfa4.mask(lambda b, h, q_idx, kv_idx: ...)",
+            rewrite="flexfa4.mask(lambda b, h, q_idx, kv_idx: tensor[q_idx, kv_idx])"
+            if hasattr(function, "shape")
+            else "flexfa4.mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx)",
         )
     return _Plain(function)

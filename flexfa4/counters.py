@@ -31,7 +31,9 @@ class Stats:
 
     def __sub__(self, before: Stats) -> Stats:
         """Return what was counted since `before`."""
-        return Stats(**{f.name: getattr(self, f.name) - getattr(before, f.name) for f in fields(self)})
+        return Stats(
+            **{f.name: getattr(self, f.name) - getattr(before, f.name) for f in fields(self)}
+        )
 
 
 _counts: Final[dict[str, int]] = {f.name: 0 for f in fields(Stats)}

@@ -12,6 +12,7 @@ here.
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -80,6 +81,16 @@ class FlexFA4Error(Exception):
         return (_rebuild, (type(self), self.where, self.fields))
 
 
+def describe(value: Any) -> str:
+    """Return how messages name a value: ``3``, ``a list``, ``a Tensor of shape (2, 3)``."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return reprlib.repr(value)
+    kind = type(value).__name__
+    named = f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"
+    shape = getattr(value, "shape", None)
+    return named if shape is None else f"{named} of shape {tuple(shape)}"
+
+
 def _rebuild(kind: type[FlexFA4Error], where: Where | str | None, fields: dict[str, Any]) -> Any:
     return kind(where=where, **fields)
 
@@ -100,7 +111,7 @@ class TracedBoolError(TraceError, TypeError):
 
 
 class TracedNumberError(TraceError, TypeError):
-    """``int()``, ``float()``, ``range()``, ``math.*`` ... on a value that differs for each score."""
+    """``int()``, ``float()``, ``range()`` ... on a value that differs for each score."""
 
     found = "{construct} asks for one number, but `{expression}` has a value for each score"
     allowed = "operators and torch functions, which apply to every score"
@@ -242,7 +253,7 @@ class MaskReadsBatchError(FlexFA4Error, ValueError):
 
     found = "the mask reads `{name}`, but {argument} was not given"
     allowed = "{argument}=None only for masks that are the same for every {what}"
-    instead = "create_block_mask(mask, {argument}=query.shape[{axis}], ...)"
+    instead = "{rewrite}"
 
 
 class MaskReadsKeyHeadsError(FlexFA4Error, ValueError):
@@ -250,7 +261,7 @@ class MaskReadsKeyHeadsError(FlexFA4Error, ValueError):
 
     found = "the mask reads `num_kv_heads`, which is known in a call of attention only"
     allowed = "num_kv_heads in masks that attention is given as functions"
-    instead = "attention(query, key, value, block_mask=mask), or capture key.shape[1] in the mask"
+    instead = "attention(query, key, value, block_mask=mask)"
 
 
 class StaleBlockMaskError(FlexFA4Error, RuntimeError):
@@ -258,7 +269,7 @@ class StaleBlockMaskError(FlexFA4Error, RuntimeError):
 
     found = "{name} changed after this BlockMask was made from it"
     allowed = "a BlockMask as long as the values that its mask reads stay as they were"
-    instead = "make it again: block_mask = flexfa4.create_block_mask(mask, ...)"
+    instead = "block_mask = {rewrite}"
 
 
 class OutOfRangeError(FlexFA4Error, IndexError):
@@ -267,6 +278,13 @@ class OutOfRangeError(FlexFA4Error, IndexError):
     found = "{tensor} has size {size} in dimension {dim}, but was read at index {index}"
     allowed = "indices from {low} to {high}, and any index where the mask is False"
     instead = "{rewrite}"
+
+
+class MaskOutOfRangeError(OutOfRangeError):
+    """A captured tensor read outside its bounds by a mask."""
+
+    allowed = "indices from {low} to {high}, for a mask reads its tensors for every score"
+    instead = "make the tensor long enough, or clamp the index, such as q_idx.clamp(max={high})"
 
 
 class BackendError(FlexFA4Error, RuntimeError):
@@ -302,5 +320,5 @@ class DemoProcessError(FlexFA4Error, RuntimeError):
     """A training process of the demo that ended without a result."""
 
     found = "the {side} side of the demo ended without a result (exit code {code})"
-    allowed = "a negative code -9 means that the system ended it, most often for want of memory"
-    instead = "flexfa4 demo --seq-len 1024, which needs a quarter of the dense side's memory"
+    allowed = "no early end: a traceback above is a bug, code -9 most often a lack of memory"
+    instead = "for want of memory: flexfa4 demo --seq-len 1024, which needs a quarter of it"

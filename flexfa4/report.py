@@ -6,11 +6,9 @@ Reads what the other modules found out; finds out nothing itself.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
-import torch
-
-from flexfa4.block_mask import BlockMask
+from flexfa4.block_mask import BlockMask, tensor_identity
 from flexfa4.errors import ArgumentError
 from flexfa4.frontend import facts, trace
 from flexfa4.frontend.binding import BoundGraph
@@ -18,6 +16,14 @@ from flexfa4.frontend.blocks import EMPTY, FULL, PARTIAL
 from flexfa4.kernels.cpu.describe import describe_mask, describe_score
 
 Row = tuple[str, str]
+
+# Captures of a mask that make attention find its blocks on every call.
+_AGAIN: Final = (
+    "attention finds the blocks again on each call\n"
+    "that is given this mask as a function; create_block_mask finds them once"
+)
+COMPUTED: Final = f"\ncomputed anew by the mask: {_AGAIN}"
+UNCOUNTED: Final = f"\nan inference tensor, whose changes torch does not count: {_AGAIN}"
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class Explanation:
         raise KeyError(title)
 
 
-def explain(mod: Any, *, kind: str | None = None) -> Explanation:
+def explain(mod: Any, *, kind: Literal["score", "mask"] | None = None) -> Explanation:
     """Say what the compiler knows about a mod, and how the CPU backend runs it.
 
     Args:
@@ -71,19 +77,20 @@ def explain(mod: Any, *, kind: str | None = None) -> Explanation:
     """
     if kind not in (None, "score", "mask"):
         raise ArgumentError(
-            name="kind", found_value=repr(kind), expected='"score", "mask" or None', rewrite="kind=None"
+            name="kind",
+            found_value=repr(kind),
+            expected='"score", "mask" or None',
+            rewrite="kind=None",
         )
     function = mod.mask if isinstance(mod, BlockMask) else mod
     traced = trace.trace(function, "mask" if isinstance(mod, BlockMask) else kind)
-    bound = traced.bind()
+    bound, again = traced.bind(), traced.bind()
     sections = [
         Section(f"{traced.kind} mod", (("", str(bound.graph)),)),
-        Section("captures", _captures(bound) or (("", "nothing"),)),
+        Section("captures", _captures(bound, again) or (("", "nothing"),)),
     ]
     if traced.guards:
-        sections.append(
-            Section("specialised on", tuple(("", guard) for guard in traced.guards))
-        )
+        sections.append(Section("specialised on", tuple(("", guard) for guard in traced.guards)))
     if traced.kind == "score":
         found = facts.score_facts(bound.graph)
         sections.append(Section("facts", tuple(facts.describe(found))))
@@ -96,18 +103,23 @@ def explain(mod: Any, *, kind: str | None = None) -> Explanation:
     return Explanation(tuple(sections))
 
 
-def _captures(bound: BoundGraph) -> tuple[Row, ...]:
+def _captures(bound: BoundGraph, again: BoundGraph) -> tuple[Row, ...]:
+    """Return what a mod captures; two bindings tell what it computes anew on each call."""
     rows: list[Row] = []
     for scalar, value in zip(bound.graph.scalars, bound.scalars, strict=True):
         rows.append((scalar.name, f"{value!r}, read on each call"))
-    for buffer, tensor in zip(bound.graph.buffers, bound.tensors, strict=True):
-        rows.append((buffer.name, _tensor(tensor)))
+    for buffer, first, second in zip(
+        bound.graph.buffers, bound.tensors, again.tensors, strict=True
+    ):
+        text = f"{str(first.dtype)[6:]} {tuple(first.shape)} on {first.device}"
+        if bound.graph.kind == "score":
+            text += ", gets a gradient" if first.requires_grad else ""
+        elif tensor_identity(first) in (None, tensor_identity(second)):
+            text += "" if tensor_identity(first) else UNCOUNTED
+        else:
+            text += COMPUTED
+        rows.append((buffer.name, text))
     return tuple(rows)
-
-
-def _tensor(tensor: torch.Tensor) -> str:
-    text = f"{str(tensor.dtype)[6:]} {tuple(tensor.shape)} on {tensor.device}"
-    return text + (", gets a gradient" if tensor.requires_grad else "")
 
 
 def _blocks(mask: BlockMask) -> tuple[Row, ...]:

@@ -182,16 +182,27 @@ def _word(node: ast.BoolOp) -> str:
     return "`and`" if isinstance(node.op, ast.And) else "`or`"
 
 
-_PAIRWISE: Final = {"min": "torch.minimum", "max": "torch.maximum"}
+# Python's function -> torch's for two values, and the bound that clamp() takes for a number
+_PAIRWISE: Final = {"min": ("torch.minimum", "max"), "max": ("torch.maximum", "min")}
+
+
+def _is_number(node: ast.expr) -> bool:
+    value = node.operand if isinstance(node, ast.UnaryOp) else node
+    return isinstance(value, ast.Constant)
 
 
 def _truth_call(node: ast.Call) -> Found | None:
     """``min``, ``max``, ``bool``, ``any``, ``all``, ``sorted`` ... of traced values."""
     name = _text(node.func)
     if name in _PAIRWISE and len(node.args) > 1:
-        instead = node.args[0]
-        for arg in node.args[1:]:
-            instead = _call(_PAIRWISE[name], instead, arg)
+        function, bound = _PAIRWISE[name]
+        instead, *others = sorted(node.args, key=_is_number)  # numbers last, in their order
+        for arg in others:
+            if _is_number(arg):
+                clamp = ast.Attribute(instead, "clamp", ast.Load())
+                instead = ast.Call(clamp, [], [ast.keyword(bound, arg)])
+            else:
+                instead = _call(function, instead, arg)
         return _found(node, f"`{name}()`", _text(node.args[0]), _elementwise(instead))
     advice = {
         "bool": "{0} != 0",

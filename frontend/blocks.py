@@ -99,7 +99,7 @@ def _strip_kinds(program: Program, values: Values, strip: Lanes, block_kv: int) 
     (mask,) = program.run(values, strip)
     if not isinstance(mask, torch.Tensor):
         mask = torch.tensor(mask, device=values.device)
-    _, h, q, kv = strip.shape
+    _, h, _, kv = strip.shape
     nk = block_count(kv, block_kv)
     mask = mask.view((1,) * (4 - mask.dim()) + mask.shape)[0]
     # Rows are reduced as one matrix of bytes: torch's bool reductions over a middle axis are slow.

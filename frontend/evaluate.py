@@ -1,6 +1,7 @@
 """A graph's meaning on torch tensors, for a rectangle of (b, h, q, kv) at a time.
 
-A `Program` is compiled once from one or more roots that share their sub-expressions; `run` evaluates
+A `Program` is compiled once from one or more roots that share their sub-expressions; `run`
+evaluates
 them over `Lanes`.  Every value keeps the rank that it needs: what depends on ``h`` alone is a
 ``(1, heads, 1, 1)`` tensor however large the rectangle is, so hoisting comes from broadcasting.
 Full-size temporaries are overwritten in place as soon as they are dead.
@@ -46,7 +47,7 @@ class Values:
     scalars: Mapping[Scalar, int | float] = field(default_factory=dict)
     symbols: Mapping[str, int] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     unproved: frozenset[Node] = frozenset()
 
 

@@ -12,7 +12,8 @@ The whole IR on one screen::
              | iota(n)                           the vector 0, 1, ..., n-1
              | op(node, ...)                     a row of the table in `ops`
     dtype  ::= f32 | i32 | bool                  f32 is *the score type*: fp64 for fp64 inputs;
-                                                 i32 is an integer, 64 bits wide unless proved to fit
+                                                 i32 is an integer, 64 bits wide unless proved to
+                                                 fit
     length ::= None (a scalar) | n               a vector along a static axis
 
 Nodes are immutable and interned: two equal expressions are the same object, so equality is

@@ -281,8 +281,8 @@ _ROWS: Final[tuple[Op, ...]] = (
        ("bitwise_right_shift",)),
     # selection and conversion
     Op("where", SELECT, _where,
-       lambda n, g: (None, apply("where", n.args[0], g, _f(0)), apply("where", n.args[0], _f(0), g)),
-       iv.where, Call("where"), ("where",)),
+       lambda n, g: (None, apply("where", n.args[0], g, _f(0)), apply("where", n.args[0], _f(0),
+       g)), iv.where, Call("where"), ("where",)),
     Op("to_f32", DTypeRule(1, _ANY, F32), _cast_eager(F32), lambda n, g: (g,), iv.to_f32,
        Call("f32")),
     Op("to_i32", DTypeRule(1, _ANY, I32), _cast_eager(I32), None, iv.to_i32, Call("i32")),

@@ -237,7 +237,7 @@ class Traced(Operators):
         raise IndexingError(
             where=locate.here(),
             name="a value of the mod",
-            index=f"[{index!r}]",
+            index="[...]",
             expected="indexing of captured tensors; a value of the mod is one number",
             rewrite="use the value itself, or index the captured tensor that it comes from",
         )

@@ -56,8 +56,8 @@ class OnlineSoftmax:
         if old is not None:
             top = torch.maximum(old, top)
         self.m = top
-        # A row with nothing visible has top = -inf, and -inf - -inf would be NaN: subtract the lowest
-        # finite number there, which leaves -inf.
+        # A row with nothing visible has top = -inf, and -inf - -inf would be NaN: subtract the
+        # lowest finite number there, which leaves -inf.
         finite = top.clamp_min(torch.finfo(top.dtype).min)
         scores.sub_(finite if shift is None else finite - shift).exp2_()
         total = scores.sum(-1, keepdim=True)
@@ -73,7 +73,8 @@ class OnlineSoftmax:
         """Close the rows.
 
         Args:
-            sink: a logit that joins each row's sum only, base 2, broadcastable to ``(..., rows, 1)``.
+            sink: a logit that joins each row's sum only, base 2, broadcastable to ``(..., rows,
+                1)``.
 
         Returns:
             The divisor that turns accumulated results into averages, and the log-sum-exp in base 2

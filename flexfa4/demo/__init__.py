@@ -89,12 +89,9 @@ def run(options: Options, console: Console) -> bool:
     )
     runs = {}
     with Progress(*columns, console=console) as progress:
-        tasks = {name: progress.add_task(name, total=options.steps, start=False) for name in jobs}
         for name, job in jobs.items():
-            progress.start_task(tasks[name])
-            runs[name] = train_in_fresh_process(
-                job, functools.partial(progress.advance, tasks[name])
-            )
+            task = progress.add_task(name, total=options.steps)
+            runs[name] = train_in_fresh_process(job, functools.partial(progress.advance, task))
     comparison = report.Comparison(jobs["flexfa4"], *runs.values())
     report.print_tables(comparison, console)
     path = options.folder / "flexfa4-demo.png"

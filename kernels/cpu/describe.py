@@ -5,11 +5,22 @@ Every path slower than the best is named here; none is taken silently.
 
 from __future__ import annotations
 
+from typing import Final
+
 from flexfa4.frontend.facts import expression
 from flexfa4.frontend.ir import Graph
 from flexfa4.kernels.cpu.score_form import ScoreForm, score_form
 
 Row = tuple[str, str]
+
+_FOLDING: Final = (
+    "where the factors are proved finite; unfolded otherwise, and for gradients of captures that"
+    " read the score: one more pass per score"
+)
+_CHECKS: Final = (
+    "sliced or gathered without checks where the sizes of the call prove the index in range;"
+    " checked tile by tile otherwise"
+)
 
 
 def describe_score(graph: Graph) -> list[Row]:
@@ -27,15 +38,9 @@ def describe_score(graph: Graph) -> list[Row]:
         if node is not None
     ]
     if form.factors_to_check():
-        rows.append(
-            ("folding", "where its factors are proved finite; unfolded otherwise, and for gradients of"
-             " captures that need the score: one more pass per score")
-        )  # fmt: skip
+        rows.append(("folding", _FOLDING))
     if graph.buffers:
-        rows.append(
-            ("captured tensors", "checked tile by tile where an index is not proved in range for the"
-             " sizes of the call")
-        )  # fmt: skip
+        rows.append(("captured tensors", _CHECKS))
     return rows
 
 
@@ -62,11 +67,13 @@ def _bias_label(form: ScoreForm) -> str:
 def describe_mask(graph: Graph) -> list[Row]:
     """Return rows about a mask."""
     rows = [
-        ("blocks", "found by evaluating the mask block row by block row; full blocks do no mask work")
+        (
+            "blocks",
+            "found by evaluating the mask block row by block row; full blocks do no mask work",
+        )
     ]
     if "h" in graph.root.depends:
         rows.append(("heads", "one at a time: the mask reads h, so their blocks may differ"))
     if "b" in graph.root.depends:
         rows.append(("batches", "one at a time: the mask reads b, so their blocks may differ"))
     return rows
-

@@ -84,7 +84,7 @@ def _forward_tile(
         rescale = softmax.update(score, shift)
         values = tiles.key_rows(call.v, call, chunk, run)
         weights = score.view(queries.shape[0], queries.shape[1], -1)
-        if acc is None:
+        if acc is None or rescale is None:
             acc = torch.bmm(weights, values)
         else:
             acc.view(*lanes.shape[:3], -1).mul_(rescale)

@@ -53,7 +53,9 @@ def attend(
 
     Args:
         request: everything but the tensors that may need gradients.
-        q, k, v: ``(B, Hq, Lq, D)``, ``(B or 1, Hkv, Lk, D)``, ``(B or 1, Hkv, Lk, Dv)``.
+        q: ``(B, Hq, Lq, D)``.
+        k: ``(B or 1, Hkv, Lk, D)``.
+        v: ``(B or 1, Hkv, Lk, Dv)``.
         sink: ``(Hq,)`` or None.
 
     Returns:
@@ -220,7 +222,7 @@ class _Attention(torch.autograd.Function):
     """Autograd around the tiles: saves inputs, out and lse, and computes the scores again."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         request: Request,
         q: torch.Tensor,
@@ -236,7 +238,7 @@ class _Attention(torch.autograd.Function):
         return (out, lse * LN2) if request.return_lse else out
 
     @staticmethod
-    def backward(  # type: ignore[override]
+    def backward(
         ctx: Any, grad_out: torch.Tensor | None, grad_lse: torch.Tensor | None = None
     ) -> tuple[torch.Tensor | None, ...]:
         q, k, v, sink, out, lse, *tensors = ctx.saved_tensors
@@ -268,9 +270,9 @@ class _OnlyFirstDerivative(torch.autograd.Function):
     """Identity on gradients that raises when it is itself differentiated."""
 
     @staticmethod
-    def forward(ctx: Any, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+    def forward(ctx: Any, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(t.clone() for t in tensors[:count])
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         raise SecondDerivativeError

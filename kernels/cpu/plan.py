@@ -82,9 +82,7 @@ def plan_for(
     root = score.root if score is not None else input_("score")
     gradients: list[tuple[Node, Node]] = []
     if needs_grad and score is not None:
-        gradients = [
-            (load, g) for load, g in derivatives(score).loads if load.attr in needs_grad
-        ]
+        gradients = [(load, g) for load, g in derivatives(score).loads if load.attr in needs_grad]
     # A derivative that reads the score needs it as it came from the product, unfolded.
     fold = fold and not any("score" in g.depends for _, g in gradients)
     form = score_form(root, fold=fold)

@@ -1,7 +1,8 @@
 """Sizes and block kinds -> chunks of heads, tiles of queries and runs of keys.
 
-A chunk is what is worked on at once: a range of batches and heads whose block structure is the same,
-sized so that its tile of scores stays in the caches.  Grouped heads (GQA) of one key head are packed
+A chunk is what is worked on at once: a range of batches and heads whose block structure is the
+same, sized so that its tile of scores stays in the caches.  Grouped heads (GQA) of one key head are
+packed
 into the rows of one matrix product.  The height of a query tile is chosen by cost: tall tiles need
 fewer and larger products, short ones waste less beside a narrow band.
 """
@@ -71,9 +72,7 @@ def scratch_size(chunks: tuple[Chunk, ...]) -> int:
 
 
 def _largest(tiles: tuple[QueryTile, ...]) -> int:
-    return max(
-        ((t.stop - t.start) * (r.stop - r.start) for t in tiles for r in t.runs), default=0
-    )
+    return max(((t.stop - t.start) * (r.stop - r.start) for t in tiles for r in t.runs), default=0)
 
 
 @functools.lru_cache(maxsize=64)

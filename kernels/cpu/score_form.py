@@ -4,14 +4,16 @@ Every score mod is written as ::
 
     outer * core(inner * score) + bias
 
-with `outer`, `inner` free of score and keys (one factor for each row: folded into q, or applied to a
+with `outer`, `inner` free of score and keys (one factor for each row: folded into q, or applied to
+a
 row) and `bias` free of score.  An affine mod has ``core(x) = x`` and then no element-wise work but
 the bias is left.  A bias that is a product is added by one fused multiply-add, so that a slope for
 each head times a distance costs one pass, and the distance is computed once for all heads.  (A bias
 linear in the key index could be added as a row vector and a shift instead.  It is not: measured at
 width 512 the fused product costs the same, and distances stay exact.)
 
-Signs do not matter, since the row maximum is taken after the bias here.  Factors that move across the
+Signs do not matter, since the row maximum is taken after the bias here.  Factors that move across
+the
 product must be finite (``q * inf`` is NaN where ``score * inf`` is not): `factors_to_check` names
 them, and a call for which they are not proved finite uses the unfolded form.
 """
@@ -77,8 +79,8 @@ def score_form(root: Node, *, fold: bool = True) -> ScoreForm:
 
     Args:
         root: the mod's result.
-        fold: False moves nothing: the score stays as it comes from the product, for derivatives that
-            read it, and for factors that may be infinite.
+        fold: False moves nothing: the score stays as it comes from the product, for derivatives
+            that read it, and for factors that may be infinite.
     """
     if not fold:
         return ScoreForm(core=None if root is _SCORE else root)
@@ -120,7 +122,7 @@ def _peel(root: Node) -> tuple[Node, Node, Node]:
         return term if outer is _ONE else ops.apply("mul", outer, term)
 
     while core is not _SCORE and "score" in core.depends:
-        a, b = (core.args + (None, None))[:2] if len(core.args) <= 2 else (None, None)
+        a, b = (*core.args, None, None)[:2] if len(core.args) <= 2 else (None, None)
         if core.op == "neg":
             assert a is not None
             outer, core = ops.apply("neg", outer), a

@@ -104,7 +104,7 @@ def part(
 def query_rows(call: Call, chunk: Chunk, tile: QueryTile, factor: Any) -> torch.Tensor:
     """Return the tile's queries times `factor`, packed ``(b * kv heads, group * rows, D)``."""
     q = part(call.q, chunk.b, chunk.h, (tile.start, tile.stop))
-    rows = (q if q.dtype is call.dtype else q.to(call.dtype)) * factor
+    rows: torch.Tensor = (q if q.dtype is call.dtype else q.to(call.dtype)) * factor
     return rows.reshape(_product_batch(chunk), -1, q.shape[-1])
 
 
@@ -113,7 +113,7 @@ def _product_batch(chunk: Chunk) -> int:
 
 
 def key_rows(x: torch.Tensor, call: Call, chunk: Chunk, run: Run) -> torch.Tensor:
-    """Return keys or values of a run, ``(b * kv heads, keys, D)``; a view where that is possible."""
+    """Return keys or values of a run, ``(b * kv heads, keys, D)``; a view where possible."""
     b = chunk.b if x.shape[0] > 1 else (0, 1)
     cut = part(x, b, chunk.kv_heads, (run.start, run.stop))
     if cut.shape[0] == 1:

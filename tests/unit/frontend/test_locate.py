@@ -95,7 +95,7 @@ CONDITIONS = [
     (lambda b, h, q, kv: q in (1, 2), "`in`", "q", "(q == 1) | (q == 2)"),
     (lambda b, h, q, kv: min(q, kv) > 3, "`min()`", "q", "torch.minimum(q, kv)"),
     (lambda b, h, q, kv: max(q, kv, 2) > 3, "`max()`", "q",
-     "torch.maximum(torch.maximum(q, kv), 2)"),
+     "torch.maximum(q, kv).clamp(min=2)"),
     (lambda b, h, q, kv: bool(q), "`bool()`", "q", "q != 0"),
 ]  # fmt: skip
 

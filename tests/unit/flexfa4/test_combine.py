@@ -1,0 +1,179 @@
+"""``&``, ``|`` and ``~`` between masks of every form, against the same on index tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import flexfa4
+from flexfa4 import MaskMod, create_block_mask, mask, parse
+from flexfa4.counters import stats
+from flexfa4.errors import ArgumentError, ResultError
+from flexfa4.variants import Document, SlidingWindow, causal
+
+BATCH, HEADS, Q_LEN, KV_LEN = 2, 3, 40, 50
+IDS = torch.arange(KV_LEN) // 9
+B, H, Q, KV = (
+    torch.arange(n).view([-1] + [1] * (3 - i)) for i, n in enumerate((BATCH, HEADS, Q_LEN, KV_LEN))
+)
+
+
+def near(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    return (q_idx - kv_idx).abs() < 6 + h
+
+
+@dataclasses.dataclass(frozen=True)
+class Every(MaskMod):
+    """A mask of a user's own that combines like the ready-made ones."""
+
+    step: int
+
+    def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return (q_idx + b) % self.step == 0
+
+
+# form -> the mask, and its value on index tensors
+PARTS: dict[str, tuple[Any, torch.Tensor]] = {
+    "function": (near, near(B, H, Q, KV)),
+    "lambda": (lambda b, h, q, kv: kv % 3 == 1, KV % 3 == 1),
+    "text": ("q >= kv and q - kv < 20", (Q >= KV) & (Q - KV < 20)),
+    "bound text": (parse("ids[q] == ids[kv]", ids=IDS), IDS[Q] == IDS[KV]),
+    "traced": (flexfa4.trace(near), near(B, H, Q, KV)),
+    "variant": (causal, Q >= KV),
+    "variant with a tensor": (Document(IDS), IDS[Q] == IDS[KV]),
+    "own class": (Every(4), (Q + B) % 4 == 0),
+    "constant": ("q >= 0", torch.tensor(True)),
+}
+
+
+def dense(combined: Any) -> torch.Tensor:
+    made = create_block_mask(combined, batch=BATCH, heads=HEADS, q_len=Q_LEN, kv_len=KV_LEN)
+    return made.to_dense()
+
+
+def full(expected: torch.Tensor) -> torch.Tensor:
+    return expected.expand(BATCH, HEADS, Q_LEN, KV_LEN)
+
+
+@pytest.mark.parametrize("left", PARTS)
+@pytest.mark.parametrize("right", PARTS)
+def test_two_masks_of_any_form_combine(left: str, right: str) -> None:
+    (a, a_value), (b, b_value) = PARTS[left], PARTS[right]
+    assert torch.equal(dense(mask(a) & b), full(a_value & b_value))
+    assert torch.equal(dense(a | mask(b)), full(a_value | b_value))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_mask_of_any_form_can_be_inverted_and_used_as_it_is(part: str) -> None:
+    form, value = PARTS[part]
+    assert torch.equal(dense(~mask(form)), full(~value))
+    assert torch.equal(dense(~~mask(form)), full(value))
+    assert torch.equal(dense(mask(form)), full(value))
+
+
+Pair = tuple[Any, torch.Tensor]
+parts = st.sampled_from(sorted(PARTS)).map(lambda name: (mask(PARTS[name][0]), PARTS[name][1]))
+
+
+def nested(inner: st.SearchStrategy[Pair]) -> st.SearchStrategy[Pair]:
+    def both(x: Pair, y: Pair) -> Pair:
+        return x[0] & y[0], x[1] & y[1]
+
+    def either(x: Pair, y: Pair) -> Pair:
+        return x[0] | y[0], x[1] | y[1]
+
+    return st.one_of(
+        st.builds(both, inner, inner),
+        st.builds(either, inner, inner),
+        inner.map(lambda x: (~x[0], ~x[1])),
+    )
+
+
+@given(st.recursive(parts, nested, max_leaves=8))
+def test_masks_combine_to_any_depth(pair: Pair) -> None:
+    combined, expected = pair
+    assert torch.equal(dense(combined), full(expected))
+
+
+def test_operators_bind_as_in_python() -> None:
+    a, b, c = (mask(PARTS[name][0]) for name in ("lambda", "text", "own class"))
+    x, y, z = (PARTS[name][1] for name in ("lambda", "text", "own class"))
+    assert torch.equal(dense(a | b & c), full(x | (y & z)))
+    assert torch.equal(dense((a | b) & c), full((x | y) & z))
+    assert torch.equal(dense(~a & b), full(~x & y))
+
+
+def test_a_combined_mask_can_be_called_on_tensors() -> None:
+    combined = mask(near) & causal | ~SlidingWindow(30)
+    expected = (near(B, H, Q, KV) & (Q >= KV)) | ~((Q >= KV) & (Q - KV < 30))
+    assert torch.equal(combined(B, H, Q, KV), expected)
+
+
+def test_attention_takes_a_combined_mask_and_follows_the_captures_of_its_parts() -> None:
+    window = 4
+    combined = mask(lambda b, h, q, kv: q - kv < window) & causal
+    q, k, v = (torch.randn(1, HEADS, n, 16) for n in (Q_LEN, KV_LEN, KV_LEN))
+    flexfa4.attention(q, k, v, block_mask=combined)
+    before = stats()
+    window = 9
+    found = flexfa4.attention(q, k, v, block_mask=combined)
+    assert (stats() - before).traces == 0
+    seen = (Q - KV < 9) & (Q >= KV)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, seen)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_a_mask_that_does_not_depend_on_the_scores_can_be_inverted(flag: bool) -> None:
+    number = 1 if flag else 0
+    for constant in (lambda b, h, q, kv: flag, lambda b, h, q, kv: number > 0):
+        assert torch.equal(dense(~mask(constant)), full(torch.tensor(not flag)))
+        assert torch.equal(dense(causal & ~mask(constant)), full((Q >= KV) & (not flag)))
+        assert (~mask(constant))(B, H, Q, KV) is (not flag)
+
+
+def test_a_binding_may_have_any_name() -> None:
+    assert torch.equal(dense(mask("q - kv < function", function=7)), full(Q - KV < 7))
+
+
+def test_a_text_gets_its_bindings() -> None:
+    assert torch.equal(dense(mask("q - kv < w", w=7)), full(Q - KV < 7))
+
+
+def test_masks_of_equal_parts_are_equal() -> None:
+    assert (mask(near) & causal) == (mask(near) & causal)
+    assert hash(~SlidingWindow(3)) == hash(~SlidingWindow(3))
+    assert (mask(near) & causal) != (mask(near) | causal)
+
+
+def test_a_mask_that_combines_already_stays_itself() -> None:
+    assert mask(causal) is causal
+
+
+@pytest.mark.parametrize("combine", [lambda x: causal & x, lambda x: x | causal, mask])
+@pytest.mark.parametrize("operand", [None, 3, torch.ones(3, dtype=torch.bool), [near]])
+def test_what_is_no_mask_is_refused(combine: Callable[[Any], Any], operand: Any) -> None:
+    with pytest.raises(ArgumentError, match="an operand of"):
+        combine(operand)
+
+
+def test_a_part_that_returns_numbers_is_refused_by_its_own_name() -> None:
+    def bits(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return q_idx - kv_idx
+
+    for combined in (mask(bits) & causal, causal | bits, ~mask(bits), mask(bits)):
+        with pytest.raises(ResultError, match="`bits` returned an integer"):
+            dense(combined)
+
+
+def test_a_score_mod_is_no_mask() -> None:
+    with pytest.raises(ArgumentError, match="an operand of & is a score mod"):
+        causal & parse("score * 2")
+    with pytest.raises(ArgumentError, match=r"an operand of mask\(\) is a score mod"):
+        mask("score * 2")

@@ -1,0 +1,41 @@
+"""Environment variables: read when asked for, with the default of the table."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from flexfa4 import config
+from flexfa4.config import VARIABLES, Variable
+
+SWITCH = Variable("FLEXFA4_SWITCH", "0", "a switch of this test")
+
+
+@pytest.mark.parametrize(
+    ("text", "flag"),
+    [("1", True), ("yes", True), ("On", True), ("0", False), ("OFF", False), ("no", False),
+     ("False", False), ("", False)],
+)  # fmt: skip
+def test_a_flag_understands_the_usual_words(
+    text: str, flag: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEXFA4_SWITCH", text)
+    assert SWITCH.flag() is flag and SWITCH.text() == text
+
+
+def test_a_variable_that_is_not_set_has_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLEXFA4_SWITCH", raising=False)
+    assert SWITCH.text() == "0"
+    assert dataclasses.replace(SWITCH, default="yes").flag()
+
+
+def test_the_table_lists_every_variable_with_its_prefix_and_meaning() -> None:
+    assert set(VARIABLES) == {v for v in vars(config).values() if isinstance(v, Variable)}
+    for variable in VARIABLES:
+        assert variable.name.startswith("FLEXFA4_") and variable.meaning
+    assert len({v.name for v in VARIABLES}) == len(VARIABLES)
+
+
+def test_the_tests_run_with_verified_passes() -> None:
+    assert config.VERIFY.flag()

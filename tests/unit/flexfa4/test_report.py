@@ -1,0 +1,153 @@
+"""`explain`: every section, for every form of a mod."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import flexfa4
+from flexfa4 import create_block_mask, explain
+from flexfa4.errors import ArgumentError, ArityError, TextSyntaxError
+from flexfa4.report import COMPUTED, UNCOUNTED, Explanation, Section
+from flexfa4.variants import Alibi, SlidingWindow, causal
+
+
+def titles(explanation: Explanation) -> list[str]:
+    return [section.title for section in explanation.sections]
+
+
+def rows(explanation: Explanation, title: str) -> dict[str, str]:
+    return dict(explanation[title].rows)
+
+
+def test_a_score_mod_has_its_graph_captures_facts_and_way_to_run() -> None:
+    slope, table = 0.5, torch.zeros(4, requires_grad=True)
+    found = explain(lambda score, b, h, q, kv: score + slope * (kv - q) + table[h])
+    assert titles(found) == ["score mod", "captures", "facts", "on the CPU"]
+    assert rows(found, "captures") == {
+        "slope": "0.5, read on each call",
+        "table": "float32 (4,) on cpu, gets a gradient",
+    }
+    assert "slope: f32" in str(found["score mod"]) and "table: f32[_]" in str(found["score mod"])
+    assert rows(found, "facts")["score"] == "read"
+    assert "bias" in rows(found, "on the CPU")["form"]
+
+
+def test_a_mask_has_what_it_reads_and_how_its_blocks_are_found() -> None:
+    window, ids = 5, torch.arange(8)
+    found = explain(lambda b, h, q, kv: (q - kv < window) & (ids[q] == ids[kv]) & (h < 2))
+    assert titles(found) == ["mask mod", "captures", "facts", "on the CPU"]
+    assert rows(found, "captures") == {
+        "window": "5, read on each call",
+        "ids": "int64 (8,) on cpu",
+    }
+    assert rows(found, "facts")["reads"] == "h, q, kv"
+    assert "block" in rows(found, "on the CPU")["blocks"]
+
+
+def test_a_mod_without_captures_says_so() -> None:
+    assert str(explain(causal)["captures"]) == "captures\n  nothing"
+
+
+@pytest.mark.parametrize(
+    ("mod", "kind"),
+    [
+        ("score * 2", "score"),
+        ("q >= kv", "mask"),
+        (flexfa4.parse("score + s", s=1.5), "score"),
+        (flexfa4.trace(causal), "mask"),
+        (Alibi(4), "score"),
+        (causal & ~SlidingWindow(3), "mask"),
+        (flexfa4.mask("q >= kv") | causal, "mask"),
+    ],
+)
+def test_every_form_of_a_mod_is_explained(mod: Any, kind: str) -> None:
+    assert titles(explain(mod))[0] == f"{kind} mod"
+
+
+def test_the_kind_can_be_named_where_the_parameters_do_not_decide() -> None:
+    def mod(*arguments: Any) -> Any:
+        return arguments[-1] > 3
+
+    with pytest.raises(ArityError):
+        explain(mod)
+    assert titles(explain(mod, kind="mask"))[0] == "mask mod"
+
+
+def test_what_a_trace_is_specialised_on_is_listed() -> None:
+    causal_only, mode = True, "soft"
+
+    def score_mod(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        scaled = torch.tanh(score) if mode == "soft" else score
+        return torch.where(q >= kv, scaled, -torch.inf) if causal_only else scaled
+
+    guards = [text for _, text in explain(score_mod)["specialised on"].rows]
+    assert "mode == 'soft'" in guards and "causal_only == True" in guards
+    assert "tanh" in str(explain(score_mod))
+    mode = "hard"
+    assert "tanh" not in str(explain(score_mod))
+
+
+def test_tensors_that_make_attention_find_the_blocks_on_every_call_are_named() -> None:
+    ids = torch.arange(12) // 3
+    with torch.inference_mode():
+        frozen = torch.arange(12) // 3
+    computed = explain(lambda b, h, q, kv: (ids + 1)[q] == ids[kv])
+    assert sorted(COMPUTED in text for text in rows(computed, "captures").values()) == [False, True]
+    uncounted = explain(lambda b, h, q, kv: frozen[q] == frozen[kv])
+    assert all(UNCOUNTED in text for text in rows(uncounted, "captures").values())
+    view = explain(lambda b, h, q, kv: ids[:6][q] == ids[kv])
+    assert not any("again" in text for text in rows(view, "captures").values())
+
+
+def test_a_mask_promises_no_gradient_and_a_score_mod_no_blocks() -> None:
+    weights = torch.rand(12, requires_grad=True)
+    found = explain(lambda b, h, q, kv: weights[q] > weights[kv])
+    assert "gradient" not in str(found["captures"])
+    found = explain(lambda score, b, h, q, kv: score + (2 * weights)[q])
+    assert "blocks" not in str(found["captures"])
+    assert "gets a gradient" in str(found["captures"])
+
+
+def test_a_block_mask_adds_its_blocks() -> None:
+    made = create_block_mask(causal, q_len=512, kv_len=512)
+    found = explain(made)
+    assert titles(found) == ["mask mod", "captures", "facts", "on the CPU", "blocks"]
+    assert rows(found, "blocks") == {
+        "made for": repr(made),
+        "empty": "6 (37.5%)",
+        "partial": "4 (25.0%)",
+        "full": "6 (37.5%)",
+    }
+
+
+def test_a_block_mask_without_blocks_can_be_explained() -> None:
+    found = explain(create_block_mask(causal, q_len=0, kv_len=512))
+    assert rows(found, "blocks")["empty"] == "0 (0.0%)"
+
+
+def test_sections_are_found_by_title_and_printed_in_order() -> None:
+    found = explain("score * 2")
+    assert str(found) == "\n\n".join(str(section) for section in found.sections)
+    with pytest.raises(KeyError):
+        found["blocks"]
+
+
+def test_rows_are_aligned_and_continued_under_their_text() -> None:
+    section = Section("title", (("a", "one\ntwo"), ("longer", "three"), ("", "alone\nbelow")))
+    assert str(section) == (
+        "title\n  a       one\n          two\n  longer  three\n  alone\n  below"
+    )
+
+
+def test_explaining_runs_nothing_and_wrong_input_is_refused() -> None:
+    before = flexfa4.stats()
+    explain("q - kv < 5")
+    done = flexfa4.stats() - before
+    assert done.calls == done.block_masks == 0
+    with pytest.raises(ArgumentError, match="kind is 'masks'"):
+        explain("q >= kv", kind="masks")  # type: ignore[arg-type]
+    with pytest.raises(TextSyntaxError):
+        explain("q >=")

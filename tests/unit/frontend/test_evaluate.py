@@ -1,0 +1,193 @@
+"""Programs: what they compute, how little they compute, and what they never overwrite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from flexfa4.errors import OutOfRangeError
+from flexfa4.frontend.evaluate import Lanes, Program, Values, plain_axes
+from flexfa4.frontend.ir import (
+    F32,
+    I32,
+    Buffer,
+    Node,
+    Scalar,
+    const,
+    input_,
+    iota,
+    load,
+    scalar,
+    symbol,
+)
+from flexfa4.frontend.ops import apply
+
+SCORE, B, H, Q, KV = map(input_, ("score", "b", "h", "q", "kv"))
+LANES = Lanes((1, 3), (0, 4), (5, 12), (3, 14))
+
+
+def evaluate(root: Node, values: Values | None = None, **given: Any) -> Any:
+    (result,) = Program((root,)).run(values or Values(), LANES, **given)
+    return result
+
+
+def indices() -> tuple[torch.Tensor, ...]:
+    ranges = (LANES.b, LANES.h, LANES.q, LANES.kv)
+    return torch.meshgrid(*(torch.arange(*r) for r in ranges), indexing="ij")
+
+
+def score(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(LANES.shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+def test_inputs_are_the_indices_of_the_rectangle() -> None:
+    for name, right in zip(["b", "h", "q", "kv"], indices(), strict=True):
+        assert torch.equal(evaluate(input_(name)).expand(LANES.shape), right)
+
+
+@pytest.mark.parametrize(
+    ("root", "shape"),
+    [
+        (apply("mul", H, const(2)), (4, 1, 1)),
+        (apply("add", B, H), (2, 4, 1, 1)),
+        (apply("sub", Q, KV), (7, 11)),
+        (apply("mul", apply("exp2", apply("to_f32", H)), apply("sub", Q, KV)), (4, 7, 11)),
+    ],
+)
+def test_a_value_has_only_the_axes_that_it_varies_along(root: Node, shape: tuple[int, ...]) -> None:
+    assert evaluate(root).shape == shape
+
+
+def test_numbers_and_symbols_come_from_the_call() -> None:
+    window = Scalar("w", I32)
+    root = apply("add", scalar(window), symbol("kv_len"))
+    assert int(evaluate(root, Values(scalars={window: 5}, symbols={"kv_len": 7}))) == 12
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_f32_means_the_score_dtype(dtype: torch.dtype) -> None:
+    third = apply("div", apply("to_f32", Q), const(3.0))
+    result = evaluate(apply("add", SCORE, third), Values(dtype=dtype), score=score(dtype))
+    assert result.dtype is dtype
+    exact = score(dtype).double() + indices()[2].double() / 3
+    torch.testing.assert_close(result, exact.to(dtype), rtol=0, atol=8 * torch.finfo(dtype).eps)
+
+
+# ---- loads ---------------------------------------------------------------------------------------
+
+SIZES = (3, 4, 12, 14)
+TENSORS = {
+    n: torch.randn(SIZES[:n] if n != 5 else (*SIZES, 6), generator=torch.Generator().manual_seed(n))
+    for n in (1, 2, 3, 4, 5)
+}
+
+
+def read(rank: int, *args: Node) -> tuple[Any, torch.Tensor]:
+    buffer = Buffer("t", F32, (None,) * rank)
+    return evaluate(load(buffer, args), Values({buffer: TENSORS[rank]})), TENSORS[rank]
+
+
+def test_loads_agree_with_eager_indexing_however_the_axes_are_ordered() -> None:
+    b, h, q, kv = indices()
+    mod3 = apply("mod", KV, const(3))
+    wrapped = apply("neg", apply("add", H, const(1)))
+    for args, right in (
+        ((B, H, Q, KV), (b, h, q, kv)),
+        ((mod3, H, KV, Q), (kv % 3, h, kv % 12, q)),
+        ((B, wrapped, Q, Q), (b, -h - 1, q, q)),
+        ((const(1), H, apply("mod", apply("mul", Q, KV), const(12)), KV), (1, h, q * kv % 12, kv)),
+    ):
+        used = tuple(apply("mod", a, const(12)) if a is KV and i == 2 else a
+                     for i, a in enumerate(args))  # fmt: skip
+        found, tensor = read(4, *used)
+        assert torch.equal(found.expand(LANES.shape), tensor[right])
+
+
+def test_a_load_indexed_by_inputs_is_a_view_not_a_copy() -> None:
+    found, tensor = read(4, B, H, Q, KV)
+    assert found.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+
+
+def test_only_axes_that_no_gather_needs_are_sliced() -> None:
+    buffer = Buffer("t", F32, (None, None))
+    assert plain_axes(load(buffer, (H, Q))) == {0: 1, 1: 2}
+    assert plain_axes(load(buffer, (H, apply("sub", Q, KV)))) == {0: 1}
+    assert plain_axes(load(buffer, (Q, apply("sub", Q, KV)))) == {}
+    assert plain_axes(load(buffer, (Q, Q))) == {}
+
+
+def test_a_vector_load_reduces_to_one_value_for_each_score() -> None:
+    buffer = Buffer("t", F32, (None, None, 6))
+    tensor = torch.randn(4, 14, 6)
+    vector = load(buffer, (H, KV, iota(6)))
+    root = apply("sum", apply("mul", vector, apply("to_f32", Q)))
+    found = evaluate(root, Values({buffer: tensor}))
+    _, h, q, kv = indices()
+    torch.testing.assert_close(found.expand(LANES.shape), tensor[h, kv].sum(-1) * q)
+
+
+def test_an_unproved_load_is_read_only_on_visible_lanes() -> None:
+    buffer = Buffer("t", F32, (None,))
+    node = load(buffer, (KV,))
+    values = Values({buffer: torch.arange(10.0)}, unproved=frozenset((node,)))
+    visible = torch.arange(*LANES.kv) < 10
+    found = evaluate(node, values, visible=visible)
+    assert torch.equal(found.expand(LANES.shape)[..., visible], indices()[3][..., visible].float())
+    for seen in (None, torch.arange(*LANES.kv) < 11):
+        with pytest.raises(OutOfRangeError, match=r"`t` has size 10 .* index 10"):
+            evaluate(node, values, visible=seen)
+
+
+def test_an_empty_captured_tensor_is_an_error_only_where_it_is_seen() -> None:
+    buffer = Buffer("t", F32, (None,))
+    node = load(buffer, (KV,))
+    values = Values({buffer: torch.zeros(0)}, unproved=frozenset((node,)))
+    assert evaluate(node, values, visible=torch.zeros(1, dtype=torch.bool)).shape == ()
+    with pytest.raises(OutOfRangeError, match="size 0"):
+        evaluate(node, values)
+
+
+# ---- evaluation in place -------------------------------------------------------------------------
+
+
+def chain(node: Node) -> Node:
+    for name in ("exp2", "neg", "sin", "abs"):
+        node = apply(name, node)
+    return apply("mul", apply("add", node, const(1.0)), node)
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_only_an_owned_score_is_overwritten(owned: bool) -> None:
+    given = score()
+    before = given.clone()
+    (found,) = Program((chain(SCORE),), owns_score=owned).run(Values(), LANES, given)
+    assert torch.equal(given, before) is not owned
+    torch.testing.assert_close(found, evaluate(chain(SCORE), score=before))
+
+
+def test_captured_tensors_and_index_tensors_are_never_overwritten() -> None:
+    buffer = Buffer("t", F32, (None,) * 4)
+    tensor = TENSORS[4].clone()
+    version = tensor._version
+    node = load(buffer, (B, H, Q, KV))
+    roots = (
+        chain(node),
+        apply("add", chain(node), chain(apply("to_f32", Q))),
+        apply("mul", chain(apply("add", SCORE, node)), node),
+    )
+    for root in roots:
+        Program((root,), owns_score=True).run(Values({buffer: tensor}), LANES, score())
+    assert tensor._version == version and torch.equal(tensor, TENSORS[4])
+    assert torch.equal(LANES.index("q", torch.device("cpu")).flatten(), torch.arange(5, 12))
+
+
+def test_a_root_that_another_root_needs_keeps_its_value() -> None:
+    half = apply("mul", SCORE, const(0.5))
+    roots = (half, apply("exp2", half), apply("add", half, half), SCORE)
+    given = score()
+    found = Program(roots, owns_score=True).run(Values(), LANES, given.clone())
+    right = (given * 0.5, (given * 0.5).exp2(), given, given)
+    for a, b in zip(found, right, strict=True):
+        torch.testing.assert_close(a, b)

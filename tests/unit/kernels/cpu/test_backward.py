@@ -1,0 +1,109 @@
+"""Backward: only what forward visited, rows summed in fp32, and every shape of broadcasting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import flexfa4
+from flexfa4.kernels.cpu import scores
+from flexfa4.testing import Inputs, Mods, Sizes, attend, dense_reference, make_inputs
+from flexfa4.variants import SlidingWindow, causal
+
+
+def inputs_of(s: Sizes, *, sink: bool = False) -> Inputs:
+    return make_inputs(s, torch.Generator().manual_seed(0), sink=sink)
+
+
+def grads_of(run: Any, inputs: Inputs, mods: Mods) -> tuple[torch.Tensor, ...]:
+    out, lse = run(inputs, mods)
+    loss = (out * torch.linspace(-1, 1, out.shape[-1])).sum() + (0.1 * lse).sum()
+    return torch.autograd.grad(loss, inputs.leaves())
+
+
+def check(inputs: Inputs, mods: Mods) -> None:
+    found, right = (grads_of(run, inputs, mods) for run in (attend, dense_reference))
+    for a, b in zip(found, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * float(b.abs().max()))
+
+
+def test_backward_visits_what_forward_visited_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    visited: list[int] = []
+    raw_scores = scores.raw_scores
+
+    def recorded(*args: Any) -> torch.Tensor:
+        result = raw_scores(*args)
+        visited.append(result.numel())
+        return result
+
+    monkeypatch.setattr(scores, "raw_scores", recorded)
+    inputs = inputs_of(Sizes(1, 1, 1, 1024, 1024, 8, 8))
+    out, _ = attend(inputs, Mods(None, SlidingWindow(64)))
+    forward = sum(visited)
+    out.sum().backward()
+    assert sum(visited) == 2 * forward < 1024 * 1024
+
+
+@pytest.mark.parametrize("kv_batch", [None, 1])
+@pytest.mark.parametrize("heads", [(4, 4), (6, 2), (7, 1)])
+@pytest.mark.parametrize("mask", [None, causal])
+def test_keys_shared_by_heads_or_batches_get_the_sum_of_their_gradients(
+    heads: tuple[int, int], kv_batch: int | None, mask: Any
+) -> None:
+    check(inputs_of(Sizes(3, *heads, 150, 140, 8, 6, kv_batch), sink=True), Mods(None, mask))
+
+
+def test_a_mask_that_differs_by_batch_and_head_gives_right_gradients() -> None:
+    mods = Mods(None, lambda b, h, q_idx, kv_idx: (q_idx + 30 * b >= kv_idx) & (kv_idx >= 20 * h))
+    check(inputs_of(Sizes(2, 4, 2, 150, 140, 8, 8), sink=True), mods)
+
+
+def test_keys_that_nobody_sees_get_zero_gradients() -> None:
+    inputs = inputs_of(Sizes(1, 2, 2, 50, 300, 8, 8))
+    _, k, v = grads_of(attend, inputs, Mods(None, causal))
+    assert not k[:, :, 50:].any() and not v[:, :, 50:].any()
+    assert k[:, :, :49].any(-1).all() and v[:, :, :50].any(-1).all()
+
+
+def test_a_mod_whose_derivative_is_infinite_on_masked_lanes_gives_finite_gradients() -> None:
+    def root(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return torch.sqrt(torch.where(q_idx >= kv_idx, score * score + 1.0, score * 0.0))
+
+    inputs = inputs_of(Sizes(1, 2, 2, 150, 150, 8, 8))
+    assert all(g.isfinite().all() for g in grads_of(attend, inputs, Mods(root, causal)))
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.5])
+def test_gradients_follow_the_scale(scale: float) -> None:
+    inputs = inputs_of(Sizes(1, 2, 2, 40, 40, 8, 8))
+    mods = Mods(lambda score, b, h, q, kv: torch.tanh(score) * 2.0 - kv, causal)
+
+    def run(given: Inputs, m: Mods) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse = flexfa4.attention(
+            given.q, given.k, given.v, score_mod=m.score_mod, block_mask=m.mask, scale=scale,
+            return_lse=True,
+        )  # fmt: skip
+        return out, lse
+
+    found = grads_of(run, inputs, mods)
+    right = grads_of(lambda i, m: dense_reference(i, m, scale=scale), inputs, mods)
+    for a, b in zip(found, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_the_gradient_of_a_sink_is_minus_its_share_of_each_row() -> None:
+    inputs = inputs_of(Sizes(2, 3, 3, 60, 70, 8, 8), sink=True)
+    assert inputs.sink is not None
+    out, lse = attend(inputs, Mods(None, causal))
+    (found,) = torch.autograd.grad(out.sum(), inputs.sink)
+    share = (inputs.sink[:, None] - lse).exp()
+    torch.testing.assert_close(found, -(share * out.sum(-1)).sum((0, 2)))
+
+
+def test_gradients_have_the_dtype_and_shape_of_their_tensors() -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        inputs = make_inputs(Sizes(kv_batch=1), torch.Generator(), dtype=dtype, sink=True)
+        for grad, tensor in zip(grads_of(attend, inputs, Mods()), inputs.leaves(), strict=True):
+            assert grad.dtype is tensor.dtype and grad.shape == tensor.shape

@@ -1,0 +1,115 @@
+"""Masked lanes are cut exactly, masks are kept only as long as they are small, views stay views."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import flexfa4
+from flexfa4.frontend.evaluate import Lanes, Values
+from flexfa4.frontend.ir import F32, Buffer, input_, load
+from flexfa4.kernels.cpu import scores
+from flexfa4.kernels.cpu.plan import plan_for
+from flexfa4.kernels.cpu.schedule import Chunk
+from flexfa4.kernels.cpu.scores import Call, key_rows, mask_bits, mask_run, part, visible_lanes
+from flexfa4.primitives.block_runs import Run
+from flexfa4.variants import causal
+
+KEEP = torch.rand(40, 60, generator=torch.Generator().manual_seed(0)) < 0.5
+
+
+def call_of(mask: Any, *, dtype: torch.dtype = torch.float32, heads: int | None = None) -> Call:
+    block_mask = flexfa4.create_block_mask(mask, heads=heads, q_len=40, kv_len=60)
+    blocks = block_mask.blocks_on(torch.device("cpu"))
+    x = torch.zeros(1, 2, 60, 4, dtype=dtype)
+    return Call(
+        q=x[:, :, :40],
+        k=x,
+        v=x,
+        scale=1.0,
+        plan=plan_for(None, blocks.graph, frozenset()),
+        values=Values(dtype=dtype),
+        blocks=blocks,
+        chunks=(),
+    )
+
+
+def kept(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    return KEEP[q_idx, kv_idx]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("fill_minus_inf", [True, False])
+def test_masked_lanes_are_cut_whatever_they_hold(dtype: torch.dtype, fill_minus_inf: bool) -> None:
+    wild = torch.tensor([math.nan, -math.nan, math.inf, -math.inf, -0.0, 1e-45, 3e38, 1.0])
+    given = wild.to(dtype).repeat(8)[:60].expand(1, 2, 40, 60).contiguous()
+    found = given.clone()
+    lanes = Lanes((0, 1), (0, 2), (0, 40), (0, 60))
+    mask_run(call_of(kept, dtype=dtype), found, lanes, Run(0, 60, ((0, 60),)),
+             fill_minus_inf=fill_minus_inf)  # fmt: skip
+    cut = torch.tensor(-math.inf if fill_minus_inf else 0.0, dtype=dtype)
+    torch.testing.assert_close(found, torch.where(KEEP, given, cut), rtol=0, atol=0, equal_nan=True)
+
+
+def test_only_the_partial_columns_of_a_run_are_touched() -> None:
+    lanes = Lanes((0, 1), (0, 2), (8, 24), (10, 50))
+    given = torch.ones(1, 2, 16, 40)
+    run = Run(10, 50, ((20, 30), (45, 50)))
+    mask_run(call_of(kept), given, lanes, run, fill_minus_inf=False)
+    right = torch.ones(16, 40)
+    for start, stop in run.partial:
+        right[:, start - 10 : stop - 10] = KEEP[8:24, start:stop].float()
+    assert torch.equal(given, right.expand_as(given))
+
+
+def test_mask_tiles_are_kept_for_the_next_call_until_they_are_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    call = call_of(kept)
+    lanes = [Lanes((0, 1), (0, 2), (q, q + 10), (0, 60)) for q in range(0, 40, 10)]
+    monkeypatch.setattr(scores, "_MASK_CACHE_BYTES", 2 * 2 * 10 * 60 * 4)  # two of the four
+    first = [mask_bits(call, where)[0] for where in lanes]
+    again = [mask_bits(call, where)[0] for where in lanes]
+    assert [a is b for a, b in zip(first, again, strict=True)] == [True, True, False, False]
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+def test_a_mask_made_for_one_head_is_read_at_head_zero() -> None:
+    call = call_of(lambda b, h, q, kv: kv < 10 * (h + 1), heads=1)
+    keep, _ = mask_bits(call, Lanes((0, 1), (1, 2), (0, 40), (0, 60)))
+    assert torch.equal(keep.flatten() != 0, torch.arange(60) < 10)
+
+
+def test_visible_lanes_are_looked_up_only_where_a_load_asks_for_them() -> None:
+    call = call_of(causal)
+    lanes = Lanes((0, 1), (0, 2), (0, 40), (0, 60))
+    partial = Run(0, 60, ((0, 60),))
+    assert visible_lanes(call, lanes, partial) is None
+    unproved = load(Buffer("t", F32, (None,)), (input_("kv"),))
+    asking = replace(call, values=Values(unproved=frozenset((unproved,))))
+    assert visible_lanes(asking, lanes, Run(0, 60)) is None
+    found = visible_lanes(asking, lanes, partial)
+    assert found is not None
+    right = torch.arange(40)[:, None] >= torch.arange(60)
+    assert torch.equal(found, right.expand(1, 2, 40, 60))
+
+
+def test_part_cuts_only_the_axes_that_are_not_whole() -> None:
+    x = torch.arange(2 * 3 * 4 * 5).view(2, 3, 4, 5)
+    assert part(x, (0, 2), (0, 3), (0, 4)) is x
+    assert torch.equal(part(x, (1, 2), (0, 2), (1, 4)), x[1:2, :2, 1:4])
+    assert torch.equal(part(x[..., 0], (0, 1), (2, 3), (3, 4)), x[:1, 2:, 3:, 0])
+
+
+def test_keys_of_the_score_dtype_are_read_in_place() -> None:
+    call = call_of(causal)
+    chunk = Chunk((0, 1), (0, 2), (0, 2), (), 0)
+    rows = key_rows(call.k, call, chunk, Run(16, 32))
+    assert rows.shape == (2, 16, 4)
+    assert rows.untyped_storage().data_ptr() == call.k.untyped_storage().data_ptr()
+    low = call.k.bfloat16()
+    assert key_rows(low, call, chunk, Run(16, 32)).dtype is torch.float32
