@@ -75,6 +75,30 @@ def test_a_mod_whose_derivative_is_infinite_on_masked_lanes_gives_finite_gradien
     assert all(g.isfinite().all() for g in grads_of(attend, inputs, Mods(root, causal)))
 
 
+def test_captures_whose_factors_are_infinite_on_masked_lanes_get_finite_gradients() -> None:
+    weight = torch.rand(150, generator=torch.Generator().manual_seed(0)).add_(1).requires_grad_()
+    code = torch.randn(150, 3, generator=torch.Generator().manual_seed(1), requires_grad=True)
+
+    def mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        ahead = q_idx - kv_idx + 1  # at least 1 where visible
+        root = torch.sqrt(weight[kv_idx] * ahead)
+        return score + root + (code[kv_idx] / (1.0 * ahead)).sum(-1)
+
+    inputs = inputs_of(Sizes(1, 2, 2, 150, 150, 8, 8))
+    tensors = (*inputs.leaves(), weight, code)
+    out, lse = attend(inputs, Mods(mod, causal))
+    found = torch.autograd.grad(out.square().sum() + lse.sum(), tensors)
+
+    def finite(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        ahead = (q_idx - kv_idx + 1).clamp(min=1)
+        return score + torch.sqrt(weight[kv_idx] * ahead) + code[kv_idx].sum(-1) / ahead
+
+    out, lse = dense_reference(inputs, Mods(finite, causal))
+    right = torch.autograd.grad(out.square().sum() + lse.sum(), tensors)
+    for a, b in zip(found, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * float(b.abs().max()))
+
+
 @pytest.mark.parametrize("scale", [0.0, -0.5])
 def test_gradients_follow_the_scale(scale: float) -> None:
     inputs = inputs_of(Sizes(1, 2, 2, 40, 40, 8, 8))
