@@ -230,7 +230,7 @@ def measure_memory(name: str, what: str) -> None:
 _NEW_VARIANT = """
 import time, torch, flexfa4
 from flexfa4 import api, block_mask, kernels
-import flexfa4.frontend.trace, flexfa4.frontend.facts, flexfa4.frontend.pipeline
+import flexfa4.frontend.tracing.trace, flexfa4.frontend.analysis.facts, flexfa4.frontend.pipeline
 q = torch.randn(1, 2, 64, 16)
 flexfa4.attention(q, q, q)
 slope = torch.rand(2)

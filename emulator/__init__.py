@@ -1,4 +1,8 @@
-"""emulator: see docs/architecture.md."""
+"""The place of the emulator of GPU kernels; empty in this release.
+
+The folder exists so that the package's layout and the import rules around it are settled: it
+imports nothing of the project.
+"""
 
 if __name__ != "flexfa4.emulator":
     raise ImportError(

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from flexfa4.combine import MaskMod, mask
     from flexfa4.counters import Stats, stats
     from flexfa4.errors import FlexFA4Error
-    from flexfa4.frontend.proxies import kv_len, num_heads, num_kv_heads, q_len
-    from flexfa4.frontend.trace import Mod, parse, trace
+    from flexfa4.frontend.tracing.proxies import kv_len, num_heads, num_kv_heads, q_len
+    from flexfa4.frontend.tracing.trace import Mod, parse, trace
     from flexfa4.plotting import plot_mask
     from flexfa4.report import explain
 
@@ -49,21 +49,21 @@ _HOME = {
     "BlockMask": "block_mask",
     "FlexFA4Error": "errors",
     "MaskMod": "combine",
-    "Mod": "frontend.trace",
+    "Mod": "frontend.tracing.trace",
     "Options": "api",
     "Stats": "counters",
     "attention": "api",
     "create_block_mask": "block_mask",
     "explain": "report",
-    "kv_len": "frontend.proxies",
+    "kv_len": "frontend.tracing.proxies",
     "mask": "combine",
-    "num_heads": "frontend.proxies",
-    "num_kv_heads": "frontend.proxies",
-    "parse": "frontend.trace",
+    "num_heads": "frontend.tracing.proxies",
+    "num_kv_heads": "frontend.tracing.proxies",
+    "parse": "frontend.tracing.trace",
     "plot_mask": "plotting",
-    "q_len": "frontend.proxies",
+    "q_len": "frontend.tracing.proxies",
     "stats": "counters",
-    "trace": "frontend.trace",
+    "trace": "frontend.tracing.trace",
 }
 
 

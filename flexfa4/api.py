@@ -19,7 +19,7 @@ from flexfa4.counters import count
 from flexfa4.errors import ArgumentError, DeviceError, describe
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import F32, Buffer
-from flexfa4.frontend.trace import resolve
+from flexfa4.frontend.tracing.trace import resolve
 from flexfa4.kernels.cpu.function import Request, attend
 
 

@@ -22,7 +22,7 @@ from flexfa4.errors import (
     ShapeMismatchError,
     describe,
 )
-from flexfa4.frontend.contract import SIGNATURES
+from flexfa4.frontend.tracing.contract import SIGNATURES
 
 if TYPE_CHECKING:
     from flexfa4.block_mask import BlockMask

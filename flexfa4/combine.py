@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from flexfa4.errors import ArgumentError, describe
-from flexfa4.frontend.contract import result_node
-from flexfa4.frontend.proxies import Operators, Traced
-from flexfa4.frontend.trace import Mod, parse
+from flexfa4.frontend.tracing.contract import result_node
+from flexfa4.frontend.tracing.proxies import Operators, Traced
+from flexfa4.frontend.tracing.trace import Mod, parse
 
 MaskFunction = Callable[..., Any]
 

@@ -10,9 +10,10 @@ from typing import Any, Final, Literal
 
 from flexfa4.block_mask import BlockMask, tensor_identity
 from flexfa4.errors import ArgumentError
-from flexfa4.frontend import facts, trace
+from flexfa4.frontend.analysis import facts
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.blocks import EMPTY, FULL, PARTIAL
+from flexfa4.frontend.tracing import trace
 from flexfa4.kernels.cpu.describe import describe_mask, describe_score
 
 Row = tuple[str, str]

@@ -1,21 +1,21 @@
-"""From a Python function to a verified, simplified graph and the facts known about it.
+"""From a Python function or a text to a verified, simplified graph, and what is known about it.
 
-Stages, in the order in which data passes through them::
+In the order in which data passes through them::
 
-    locate      where in the user's source something happened
-    captures    what the function closes over, and how to read it again on the next call
-    proxies     values that record what the function does with them
-    trace       function -> graph, cached; the one entry of this package for functions
+    tracing     the user's function -> graph; what it captures, read again on every call
     text        text <-> graph
     ir, ops     the graph, and one table row for each op
-    rules       simplification
-    derivative  d graph / d score and d graph / d captured value
-    intervals   what values a node can take
-    facts       what softmax and the kernels can make of a score graph
+    verify      what a well-formed graph is
+    rewriting   simplification, a table of rules
+    pipeline    the passes from a traced graph to the graph that is analysed and run
+    derivative  d graph / d score and d graph / d captured element
+    analysis    intervals, linear forms, and the facts that kernels build on
+    binding     a graph with the captured values of one call
     evaluate    a graph's meaning on torch tensors
-    blocks      which tiles of a mask are empty, partial or full
+    blocks      which blocks of a mask are empty, partial or full
 
-Knows torch (CPU), sympy and lark.  It does not know GPUs, cutlass, kernels or any variant's name.
+Knows torch on the CPU, and lark where a text is read.  It does not know GPUs, cutlass, kernels or
+any variant's name.
 """
 
 if __name__ != "flexfa4.frontend":

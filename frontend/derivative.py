@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from flexfa4.frontend.ir import F32, Graph, Node, const, input_, topological
 from flexfa4.frontend.ops import OPS, apply
-from flexfa4.frontend.rules import simplify
+from flexfa4.frontend.rewriting.rules import simplify
 
 
 @dataclass(frozen=True)

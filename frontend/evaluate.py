@@ -73,22 +73,26 @@ class Lanes:
     def index(self, name: str, device: torch.device) -> torch.Tensor:
         """Return the i64 indices along an input's axis, shaped to broadcast over the rectangle."""
         start, stop = getattr(self, name)
-        flat = _arange(stop, device)[start:stop]
+        flat = _arange(start, stop, device)
         below = 3 - AXES[name]
         return flat.view(-1, *([1] * below)) if below else flat
 
 
+# Indices kept for each device: slicing them is what a short sequence can afford; making them anew
+# costs nothing beside the work at long ones.
+_KEPT: Final = 1 << 16
 _ARANGES: dict[torch.device, torch.Tensor] = {}
 
 
-def _arange(stop: int, device: torch.device) -> torch.Tensor:
-    """Return 0, 1, ... up to at least `stop`: one tensor for each device, grown by doubling."""
-    found = _ARANGES.get(device)
-    if found is None or found.numel() < stop:
-        with torch.inference_mode(False):
-            found = torch.arange(max(1024, 1 << (stop - 1).bit_length()), device=device)
-        _ARANGES[device] = found
-    return found
+def _arange(start: int, stop: int, device: torch.device) -> torch.Tensor:
+    """Return the i64 vector start, start + 1, ..., stop - 1."""
+    if stop > _KEPT:
+        return torch.arange(start, stop, device=device)
+    kept = _ARANGES.get(device)
+    if kept is None:
+        with torch.inference_mode(False):  # usable outside inference mode, too
+            kept = _ARANGES[device] = torch.arange(_KEPT, device=device)
+    return kept[start:stop]
 
 
 @dataclass(frozen=True)
@@ -197,7 +201,7 @@ def _leaf(node: Node, values: Values, lanes: Lanes, score: torch.Tensor | None) 
             buffer, axis = node.attr
             return values.tensors[buffer].shape[axis]
         case "iota":
-            return _arange(node.attr, values.device)[: node.attr]
+            return _arange(0, node.attr, values.device)
     raise AssertionError(f"no such leaf: {node.op}")
 
 

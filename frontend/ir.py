@@ -206,7 +206,7 @@ class Graph:
     scalars: tuple[Scalar, ...]
 
     def __str__(self) -> str:
-        from flexfa4.frontend.text import to_text
+        from flexfa4.frontend.text.printing import to_text
 
         return to_text(self)
 

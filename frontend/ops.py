@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 import torch
 
 from flexfa4.errors import OperandError
-from flexfa4.frontend import intervals as iv
+from flexfa4.frontend.analysis import intervals as iv
 from flexfa4.frontend.ir import BOOL, F32, I32, DType, Node, const, intern
 
 Pipe = Literal["fma", "alu", "mufu"]

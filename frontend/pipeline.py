@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from flexfa4 import config
-from flexfa4.frontend.bounds import bounds
-from flexfa4.frontend.intervals import TRUE, Interval, ge, le
+from flexfa4.frontend.analysis.bounds import bounds
+from flexfa4.frontend.analysis.intervals import TRUE, Interval, ge, le
 from flexfa4.frontend.ir import F32, Graph, Node, const, make_graph, topological, with_args
 from flexfa4.frontend.ops import OPS, apply
-from flexfa4.frontend.rules import simplify
+from flexfa4.frontend.rewriting.rules import simplify
 from flexfa4.frontend.verify import verify
 
 

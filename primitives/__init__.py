@@ -1,4 +1,10 @@
-"""primitives: see docs/architecture.md."""
+"""Building blocks of attention that backends compose.
+
+::
+
+    block_runs      iteration over the non-empty blocks of a mask, as long runs of keys
+    online_softmax  running maximum and sum of rows, in base 2
+"""
 
 if __name__ != "flexfa4.primitives":
     raise ImportError(

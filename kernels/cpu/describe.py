@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from flexfa4.frontend.facts import expression
+from flexfa4.frontend.analysis.facts import expression
 from flexfa4.frontend.ir import Graph
 from flexfa4.kernels.cpu.score_form import ScoreForm, score_form
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from flexfa4.errors import SecondDerivativeError
+from flexfa4.frontend.analysis.bounds import Domain, bound, prove_loads
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.blocks import Blocks
-from flexfa4.frontend.bounds import Domain, bound, prove_loads
 from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import Buffer, Graph, Node, topological
 from flexfa4.kernels.cpu.backward import Saved, backward

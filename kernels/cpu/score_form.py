@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flexfa4.frontend import ops
-from flexfa4.frontend.facts import score_facts
+from flexfa4.frontend.analysis.facts import score_facts
 from flexfa4.frontend.ir import (
     F32,
     Node,
@@ -33,7 +33,7 @@ from flexfa4.frontend.ir import (
     substitute,
     with_args,
 )
-from flexfa4.frontend.rules import simplify
+from flexfa4.frontend.rewriting.rules import simplify
 
 _SCORE = input_("score")
 _ONE, _ZERO = const(1.0, F32), const(0.0, F32)

@@ -16,7 +16,7 @@ import flexfa4
 from flexfa4 import BlockMask, create_block_mask
 from flexfa4.counters import Stats, stats
 from flexfa4.errors import ArgumentError, DeviceError, MaskReadsBatchError, StaleBlockMaskError
-from flexfa4.frontend.trace import TRACES_PER_CODE
+from flexfa4.frontend.tracing.trace import TRACES_PER_CODE
 from flexfa4.variants import Document, SlidingWindow, causal
 
 Mask = Callable[..., Any]

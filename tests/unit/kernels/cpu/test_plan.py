@@ -9,7 +9,7 @@ import torch
 
 import flexfa4
 from flexfa4.frontend.ir import Buffer
-from flexfa4.frontend.trace import resolve
+from flexfa4.frontend.tracing.trace import resolve
 from flexfa4.kernels.cpu.plan import CpuPlan, plan_for
 from flexfa4.testing import Mods, Sizes, attend, make_inputs
 from flexfa4.variants import SlidingWindow

@@ -10,7 +10,7 @@ import torch
 import flexfa4
 from flexfa4.frontend.evaluate import Lanes, Program, Values
 from flexfa4.frontend.ir import Node
-from flexfa4.frontend.trace import resolve
+from flexfa4.frontend.tracing.trace import resolve
 from flexfa4.kernels.cpu.score_form import ScoreForm, score_form
 
 LANES = Lanes((0, 1), (0, 2), (0, 5), (0, 7))

@@ -1,0 +1,1 @@
+"""Simplification: `patterns` (how a rule is written), `rule_table`, and `rules` (the engine)."""

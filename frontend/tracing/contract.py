@@ -1,0 +1,143 @@
+"""What a mod must take and return, and the errors for one that does not.
+
+A score mod takes ``score, b, h, q_idx, kv_idx`` and returns one number, a mask takes all but
+``score`` and returns one bool; further parameters need defaults.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from typing import Any, Final, Literal, NoReturn
+
+import torch
+
+from flexfa4.errors import ArityError, ResultError, Where
+from flexfa4.frontend.ir import BOOL, I32, Node
+from flexfa4.frontend.tracing import locate
+from flexfa4.frontend.tracing.proxies import Operators, as_node, op
+
+Kind = Literal["score", "mask"]
+
+SIGNATURES: Final = {
+    "score": "def score_mod(score, b, h, q_idx, kv_idx): ...",
+    "mask": "def mask_mod(b, h, q_idx, kv_idx): ...",
+}
+RESULTS: Final = {"score": "number", "mask": "bool"}
+
+
+def code_of(mod: Any) -> Any:
+    """Return the code object of the function that a callable runs, its class if there is none."""
+    while True:
+        kind = type(mod)
+        if kind is types.FunctionType:
+            return mod.__code__
+        if kind is functools.partial:
+            mod = mod.func
+        elif kind is types.MethodType:
+            mod = mod.__func__
+        else:
+            called = getattr(kind, "__call__", None)  # noqa: B004 - the function, not whether
+            return called.__code__ if type(called) is types.FunctionType else kind
+
+
+def _name(mod: Any) -> str:
+    return f"`{getattr(mod, '__name__', type(mod).__name__)}`"
+
+
+def definition(mod: Any) -> Where | None:
+    """Return where a mod is defined, None where that cannot be known."""
+    code = code_of(mod)
+    return locate.definition(code) if isinstance(code, types.CodeType) else None
+
+
+def check_arity(mod: Any, kind: Kind, needed: int) -> None:
+    """Refuse a mod that cannot be called with `needed` arguments.
+
+    Raises:
+        ArityError: too few or too many parameters.
+    """
+    signature = _signature(mod)
+    if signature is None:
+        return
+    try:
+        signature.bind(*(None,) * needed)
+    except TypeError:
+        takes = len(_required(signature))
+        raise ArityError(
+            where=definition(mod), name=_name(mod), count=takes, rewrite=SIGNATURES[kind]
+        ) from None
+
+
+def _signature(mod: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(mod)
+    except (TypeError, ValueError):  # a callable written in C
+        return None
+
+
+def _required(signature: inspect.Signature) -> list[inspect.Parameter]:
+    """Return the parameters that a call must give."""
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        p
+        for p in signature.parameters.values()
+        if p.default is inspect.Parameter.empty and p.kind not in variable
+    ]
+
+
+def result_node(mod: Any, kind: Kind, result: Any) -> Node:
+    """Return the root of the graph: a number for a score mod, a bool for a mask.
+
+    Raises:
+        ResultError: the mod returned something else.
+    """
+    if result is None:
+        _refuse_result(mod, kind, "None", "a `return` with the result")
+    if not isinstance(result, (Operators, torch.Tensor, bool, int, float)):
+        is_tuple = isinstance(result, (tuple, list))
+        _refuse_result(mod, kind, f"a {type(result).__name__}",
+                       "return one value" if is_tuple else "return a value of the mod")  # fmt: skip
+    node = as_node(result)
+    if node.length is not None:
+        _refuse_result(mod, kind, f"a vector of {node.length} elements",
+                       "a reduction such as .sum(-1), or one more index")  # fmt: skip
+    if kind == "mask" and node.dtype is not BOOL:
+        what = "an integer" if node.dtype is I32 else "a float"
+        _refuse_result(mod, kind, what, "return result != 0")
+    if kind == "score" and node.dtype is BOOL:
+        _refuse_result(mod, kind, "a bool", 'return torch.where(condition, score, float("-inf"))')
+    return op("to_f32", node) if kind == "score" else node
+
+
+def _refuse_result(mod: Any, kind: Kind, result: str, rewrite: str) -> NoReturn:
+    code = code_of(mod)
+    where = locate.result(code) if isinstance(code, types.CodeType) else None
+    expected = f"one {RESULTS[kind]} for each score from a {kind} mod"
+    raise ResultError(
+        where=where, name=_name(mod), result=result, expected=expected, rewrite=rewrite
+    )
+
+
+def kind_of(fn: Any) -> Kind:
+    """Return the kind of a mod by its number of parameters without defaults.
+
+    Raises:
+        ArityError: they are neither 4 nor 5.
+    """
+    signature = _signature(fn) if callable(fn) else None
+    required = len(_required(signature)) if signature is not None else 0
+    if required in (4, 5):
+        return "score" if required == 5 else "mask"
+    variable = signature is not None and any(
+        p.kind is inspect.Parameter.VAR_POSITIONAL for p in signature.parameters.values()
+    )
+    raise ArityError(
+        where=definition(fn),
+        name=_name(fn),
+        count="any number of" if variable else required,
+        rewrite='flexfa4.trace(fn, kind="score") or flexfa4.trace(fn, kind="mask")'
+        if variable
+        else SIGNATURES["mask"],
+    )

@@ -1,0 +1,223 @@
+"""Where in the user's source something happened, and what the user could have written instead.
+
+Python hands a traced value no more than "are you true?"; this module finds out who asked.  It walks
+to the innermost frame of the user's own code, reads the position of the instruction being executed
+(Python 3.11 and newer; by line before that), finds the syntax around it in the parsed source file
+and writes the replacement with `ast.unparse`.
+
+It runs only when an error is about to be raised, so it is written for clarity, not for speed.
+Source that cannot be found (``exec``, some interactive shells) costs the caret and the advice that
+depends on it, never the error.  It does not decide what is an error.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+from flexfa4.errors import Where
+from flexfa4.frontend.tracing import advice
+
+_INTERNAL = ("torch", "flexfa4.frontend", "flexfa4.kernels", "flexfa4.primitives")
+
+
+@dataclass(frozen=True)
+class Request:
+    """Who asked a traced value for a Python value.
+
+    Attributes:
+        where: the place in the user's source, None where no user frame is on the stack.
+        construct: the syntax that asks, such as ``a chained comparison``.
+        expression: source text of the value that was asked.
+        rewrite: source text to write instead.
+    """
+
+    where: Where | None
+    construct: str
+    expression: str
+    rewrite: str
+
+
+def is_internal(module: str) -> bool:
+    """Return whether a module belongs to torch or to the compiler, not to the user."""
+    return any(module == name or module.startswith(name + ".") for name in _INTERNAL)
+
+
+def user_frame() -> FrameType | None:
+    """Return the innermost frame on this thread's stack that runs the user's code."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and is_internal(str(frame.f_globals.get("__name__", ""))):
+        frame = frame.f_back
+    return frame
+
+
+def here() -> Where | None:
+    """Return the place in the user's source that is being executed."""
+    frame = user_frame()
+    if frame is None:
+        return None
+    return _where(frame.f_code, frame.f_lineno, _span_of_instruction(frame))
+
+
+def truth_request() -> Request:
+    """Describe who is asking a traced value for one True or False."""
+    return _request(advice.truth, "Python", "combine conditions with &, |, ~ and torch.where")
+
+
+def number_request() -> Request:
+    """Describe who is asking a traced value for one number."""
+    return _request(advice.number, "Python", "use a torch function or an operator")
+
+
+def definition(code: CodeType) -> Where:
+    """Return the line on which a function is defined."""
+    return _where(code, code.co_firstlineno, _span_of_definition(code))
+
+
+def result(code: CodeType) -> Where:
+    """Return the ``return`` of a function where there is exactly one, else its definition."""
+    function = _function_syntax(code)
+    if isinstance(function, ast.Lambda):
+        return _where(code, function.body.lineno, _span(function.body))
+    returns = [n for n in _own_nodes(function) if isinstance(n, ast.Return)] if function else []
+    if len(returns) != 1:
+        return definition(code)
+    return _where(code, returns[0].lineno, _span(returns[0]))
+
+
+# ---- spans of source -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Span:
+    """A range of source as `ast` counts it: lines from 1, columns in bytes from 0."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+def _span(node: Any) -> Span:
+    return Span(node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
+
+
+def _span_of_instruction(frame: FrameType) -> Span | None:
+    """Return the span of the instruction that a frame is executing (None before Python 3.11)."""
+    if sys.version_info < (3, 11):
+        return None
+    for i, (line, end_line, column, end_column) in enumerate(frame.f_code.co_positions()):
+        if i == frame.f_lasti // 2:  # two bytes an instruction
+            if line is None or end_line is None or column is None or end_column is None:
+                return None
+            return Span(line, column, end_line, end_column)
+    return None
+
+
+def _where(code: CodeType, line: int, span: Span | None) -> Where:
+    """Make a Where whose caret covers `span`, or only names the line."""
+    line = span.line if span else line
+    text = linecache.getline(code.co_filename, line).rstrip("\n")
+    name = "" if code.co_name == "<lambda>" else code.co_name
+    if span is None or not text:
+        return Where(code.co_filename, line, text, len(text) - len(text.lstrip()), 0, name)
+    end = span.end_column if span.end_line == span.line else len(text.encode())
+    start_chars, end_chars = (len(text.encode()[:n].decode(errors="ignore"))
+                              for n in (span.column, end))  # fmt: skip
+    return Where(code.co_filename, line, text, start_chars, max(end_chars - start_chars, 1), name)
+
+
+# ---- syntax around a span ------------------------------------------------------------------------
+
+
+def _parse(filename: str) -> ast.Module | None:
+    try:
+        return ast.parse("".join(linecache.getlines(filename)))
+    except SyntaxError:  # a notebook's magics, a file that changed since it was imported
+        return None
+
+
+def _function_syntax(code: CodeType) -> ast.FunctionDef | ast.Lambda | None:
+    """Return the definition whose code this is, if exactly one on its first line fits."""
+    tree = _parse(code.co_filename)
+    kind: Any = ast.Lambda if code.co_name == "<lambda>" else ast.FunctionDef
+    found = []
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, kind):
+            decorators = getattr(node, "decorator_list", [])
+            first = min([node.lineno, *(d.lineno for d in decorators)])
+            if first == code.co_firstlineno and getattr(node, "name", "<lambda>") == code.co_name:
+                found.append(node)
+    if len(found) > 1:  # several lambdas on a line: the one around the code's own instructions
+        inside = _spans_of_code(code)
+        found = [n for n in found if inside and all(_contains(_span(n), s) for s in inside)]
+    return found[0] if len(found) == 1 else None
+
+
+def _spans_of_code(code: CodeType) -> list[Span]:
+    """Return the spans of a code's instructions after the first (none before Python 3.11)."""
+    if sys.version_info < (3, 11):
+        return []
+    return [
+        Span(line, column, end_line, end_column)
+        for line, end_line, column, end_column in list(code.co_positions())[1:]
+        if line is not None
+        and end_line is not None
+        and column is not None
+        and end_column is not None
+        and end_column > column
+    ]
+
+
+def _contains(outer: Span, inner: Span) -> bool:
+    return (outer.line, outer.column) <= (inner.line, inner.column) and (
+        inner.end_line,
+        inner.end_column,
+    ) <= (outer.end_line, outer.end_column)
+
+
+def _span_of_definition(code: CodeType) -> Span | None:
+    function = _function_syntax(code)
+    if function is None or isinstance(function, ast.Lambda):
+        return None if function is None else _span(function)
+    text = linecache.getline(code.co_filename, function.lineno).rstrip("\n")
+    end = len(text.encode())
+    return Span(function.lineno, function.col_offset, function.lineno, end)
+
+
+def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """Yield the syntax of a function without that of functions defined inside it."""
+    for child in ast.iter_child_nodes(function):
+        yield child
+        if not isinstance(child, (ast.FunctionDef, ast.Lambda, ast.AsyncFunctionDef)):
+            yield from _own_nodes(child)
+
+
+def _candidates(tree: ast.Module, frame: FrameType, span: Span | None) -> list[ast.expr]:
+    """Return the expressions that the executing instruction may belong to, likeliest first."""
+    expressions = [n for n in ast.walk(tree) if isinstance(n, ast.expr)]
+    if span is not None:
+        return [n for n in expressions if _span(n) == span]
+    line = frame.f_lineno
+    return [n for n in expressions if n.lineno <= line <= (n.end_lineno or n.lineno)]
+
+
+def _request(describe: advice.Describe, construct: str, instead: str) -> Request:
+    frame = user_frame()
+    if frame is None:
+        return Request(None, construct, "this value", instead)
+    span = _span_of_instruction(frame)
+    tree = _parse(frame.f_code.co_filename)
+    if tree is not None:
+        parents = advice.Parents(tree)
+        for node in _candidates(tree, frame, span):
+            found = describe(node, parents)
+            if found is not None:
+                where = _where(frame.f_code, frame.f_lineno, _span(found.node))
+                return Request(where, found.construct, found.expression, found.rewrite)
+    return Request(_where(frame.f_code, frame.f_lineno, span), construct, "this value", instead)

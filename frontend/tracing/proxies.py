@@ -1,0 +1,308 @@
+"""Values that record what a mod does with them.
+
+`Traced` wraps one node of the graph.  Its operators, its methods and, through torch's
+``__torch_function__``, torch's functions give new traced values.  `Operators` is the part that it
+shares with values that are known while tracing (`hosts`) and with captured tensors that are indexed
+in part (`indexing`).
+
+Everything that a traced value can do goes through three doors: `operate` (operators),
+`torch_functions.call` (functions and methods) and the refusals below (``bool()``, ``int()``,
+iteration ...), which find out who asked (`locate`) and say what to write instead.
+"""
+
+from __future__ import annotations
+
+import numbers
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NoReturn
+
+import torch
+
+from flexfa4.errors import (
+    IndexingError,
+    OperandError,
+    TracedBoolError,
+    TracedNumberError,
+    UnsupportedFunctionError,
+)
+from flexfa4.frontend import ir, ops
+from flexfa4.frontend.ir import BOOL, F32, I32, DType, Node
+from flexfa4.frontend.tracing import locate
+
+TORCH_DTYPES: Final = {F32: torch.float32, I32: torch.int64, BOOL: torch.bool}
+
+# name of the op in the table -> Python's function, for values known while tracing
+OPERATORS: Final[dict[str, Callable[..., Any]]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv,
+    "floordiv": operator.floordiv, "mod": operator.mod, "pow": operator.pow,
+    "matmul": operator.matmul, "and": operator.and_, "or": operator.or_, "xor": operator.xor,
+    "shl": operator.lshift, "shr": operator.rshift, "lt": operator.lt, "le": operator.le,
+    "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
+    "neg": operator.neg, "not": operator.invert, "abs": abs, "pos": operator.pos,
+}  # fmt: skip
+
+
+def dtype_class(dtype: torch.dtype) -> DType:
+    """Return the IR's type for a torch dtype.
+
+    Every floating dtype is F32: computing in a narrower one than the scores is not expressed.
+    """
+    if dtype is torch.bool:
+        return BOOL
+    return F32 if dtype.is_floating_point else I32
+
+
+def op(name: str, *args: Node) -> Node:
+    """Apply an op of the table; the one place where operand errors get the user's line.
+
+    Raises:
+        OperandError: the dtypes or vector lengths do not go together.
+    """
+    try:
+        return ops.apply(name, *args)
+    except OperandError as error:
+        raise OperandError(where=locate.here(), **error.fields) from None
+
+
+def as_node(value: Any) -> Node:
+    """Return the node of an operand: a traced or captured value, a number or a bool.
+
+    Raises:
+        OperandError: the value is none of these.
+    """
+    if isinstance(value, Operators):
+        return value.node
+    if isinstance(value, torch.Tensor):
+        from flexfa4.frontend.tracing.hosts import constant
+
+        return constant(value)
+    if isinstance(value, (bool, int, float)):
+        return ir.const(value)
+    if isinstance(value, numbers.Integral):
+        return ir.const(int(value))
+    if isinstance(value, numbers.Real):
+        return ir.const(float(value))
+    raise OperandError(
+        where=locate.here(),
+        name="an operation on scores or indices",
+        operands=f"a {type(value).__name__}",
+        expected="traced values, captured tensors, numbers and bools",
+        rewrite="convert it to a number or a tensor",
+    )
+
+
+def is_operand(value: Any) -> bool:
+    """Return whether `as_node` takes the value."""
+    return isinstance(value, (Operators, torch.Tensor, numbers.Real))
+
+
+def operate(name: str, *args: Any) -> Any:
+    """Apply an operator to operands of which at least one is an `Operators`."""
+    from flexfa4.frontend.tracing import hosts, torch_functions
+
+    if not hosts.any_traced(args):
+        return hosts.evaluate(OPERATORS[name], args, {})
+    if not all(map(is_operand, args)):
+        return NotImplemented
+    return torch_functions.FUNCTIONS[name](*args)
+
+
+def refuse_number() -> NoReturn:
+    """Refuse to give Python one number for a value that differs from score to score."""
+    request = locate.number_request()
+    raise TracedNumberError(
+        where=request.where,
+        construct=request.construct,
+        expression=request.expression,
+        rewrite=request.rewrite,
+    )
+
+
+def _binary(name: str) -> Callable[[Any, Any], Any]:
+    return lambda self, other: operate(name, self, other)
+
+
+def _reflected(name: str) -> Callable[[Any, Any], Any]:
+    return lambda self, other: operate(name, other, self)
+
+
+def _unary(name: str) -> Callable[[Any], Any]:
+    return lambda self: operate(name, self)
+
+
+class Operators:
+    """Base of all values that stand for something else while a mod is traced."""
+
+    __slots__ = ()
+    __array_ufunc__ = None  # numpy scalars leave their operators to us
+
+    @property
+    def node(self) -> Node:
+        """The value as a node of the graph."""
+        raise AssertionError("each subclass has its own")
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        from flexfa4.frontend.tracing import torch_functions
+
+        return torch_functions.dispatch(func, args, kwargs or {})
+
+    __add__, __radd__ = _binary("add"), _reflected("add")
+    __sub__, __rsub__ = _binary("sub"), _reflected("sub")
+    __mul__, __rmul__ = _binary("mul"), _reflected("mul")
+    __truediv__, __rtruediv__ = _binary("div"), _reflected("div")
+    __floordiv__, __rfloordiv__ = _binary("floordiv"), _reflected("floordiv")
+    __mod__, __rmod__ = _binary("mod"), _reflected("mod")
+    __pow__, __rpow__ = _binary("pow"), _reflected("pow")
+    __matmul__, __rmatmul__ = _binary("matmul"), _reflected("matmul")
+    __and__, __rand__ = _binary("and"), _reflected("and")
+    __or__, __ror__ = _binary("or"), _reflected("or")
+    __xor__, __rxor__ = _binary("xor"), _reflected("xor")
+    __lshift__, __rlshift__ = _binary("shl"), _reflected("shl")
+    __rshift__, __rrshift__ = _binary("shr"), _reflected("shr")
+    __lt__, __le__ = _binary("lt"), _binary("le")
+    __gt__, __ge__ = _binary("gt"), _binary("ge")
+    __eq__ = _binary("eq")
+    __ne__ = _binary("ne")
+    __neg__, __pos__ = _unary("neg"), _unary("pos")
+    __invert__, __abs__ = _unary("not"), _unary("abs")
+    __hash__ = object.__hash__
+
+    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+        return operate("floordiv", self, other), operate("mod", self, other)
+
+    def __rdivmod__(self, other: Any) -> tuple[Any, Any]:
+        return operate("floordiv", other, self), operate("mod", other, self)
+
+
+class Traced(Operators):
+    """A value of the graph: what a mod computes for one score.
+
+    Behaves as a 0-dim tensor, or as a 1-dim tensor where a captured tensor is read along an axis.
+    The dtype is ``float32`` (the score type), ``int64`` or ``bool``.
+    """
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    @property
+    def node(self) -> Node:
+        """The node of the graph."""
+        return self._node
+
+    def __repr__(self) -> str:
+        return f"Traced({self._node!r})"
+
+    # ---- what torch tensors have --------------------------------------------------------------
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that stands for the value's type."""
+        return TORCH_DTYPES[self._node.dtype]
+
+    @property
+    def device(self) -> torch.device:
+        """The device on which constants may be made: the CPU, wherever the call runs."""
+        return torch.device("cpu")
+
+    @property
+    def shape(self) -> torch.Size:
+        """``()``, or ``(n,)`` for a vector."""
+        length = self._node.length
+        return torch.Size(() if length is None else (length,))
+
+    @property
+    def ndim(self) -> int:
+        """0, or 1 for a vector."""
+        return len(self.shape)
+
+    @property
+    def requires_grad(self) -> bool:
+        """False: gradients are taken of the graph, not of traced values."""
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a tensor method by its name; the table of `torch_functions` says which exist."""
+        from flexfa4.frontend.tracing import torch_functions
+
+        return torch_functions.method(self, name)
+
+    def __getitem__(self, index: Any) -> Any:
+        if index is Ellipsis or index == ():
+            return self
+        raise IndexingError(
+            where=locate.here(),
+            name="a value of the mod",
+            index="[...]",
+            expected="indexing of captured tensors; a value of the mod is one number",
+            rewrite="use the value itself, or index the captured tensor that it comes from",
+        )
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise UnsupportedFunctionError(
+            where=locate.here(),
+            name="assignment to an item",
+            names="operators and torch.where",
+            rewrite="torch.where(condition, new, old)",
+        )
+
+    # ---- what would need a value ----------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        if self._node.op == "const":
+            return bool(self._node.attr)
+        request = locate.truth_request()
+        raise TracedBoolError(
+            where=request.where,
+            construct=request.construct,
+            expression=request.expression,
+            rewrite=request.rewrite,
+        )
+
+    def _refuse_number(self, *args: Any, **kwargs: Any) -> NoReturn:
+        refuse_number()
+
+    __int__ = __float__ = __index__ = __complex__ = __array__ = _refuse_number
+
+    def __iter__(self) -> Iterator[Any]:
+        refuse_number()
+
+    def __len__(self) -> int:
+        if self._node.length is None:
+            raise OperandError(
+                where=locate.here(),
+                name="`len()`",
+                operands="a value of the mod, which is one number",
+                expected="vectors and captured tensors",
+                rewrite="len() of the captured tensor",
+            )
+        return self._node.length
+
+    def __round__(self, digits: int = 0) -> Any:
+        return self.round(decimals=digits)
+
+    def __floor__(self) -> Any:
+        return self.floor()
+
+    def __ceil__(self) -> Any:
+        return self.ceil()
+
+    def __trunc__(self) -> Any:
+        return self.trunc()
+
+
+def inputs(kind: str) -> tuple[Traced, ...]:
+    """Return the arguments of a mod: ``score, b, h, q_idx, kv_idx``, without score for a mask."""
+    names = list(ir.INPUTS) if kind == "score" else list(ir.INPUTS)[1:]
+    return tuple(Traced(ir.input_(name)) for name in names)
+
+
+q_len: Final = Traced(ir.symbol("q_len"))
+kv_len: Final = Traced(ir.symbol("kv_len"))
+num_heads: Final = Traced(ir.symbol("num_heads"))
+num_kv_heads: Final = Traced(ir.symbol("num_kv_heads"))

@@ -1,0 +1,411 @@
+"""From a mod to its graph: tracing, the cache of traces, and `Mod`.
+
+`resolve` is called on every attention call.  A hit reads the captured values and checks that the
+trace holds (`sources.Program`); it never calls the user's function.  A miss calls it once, with
+traced arguments, and keeps what that taught.
+
+The sizes ``q_len``, ``kv_len``, ``num_heads`` and ``num_kv_heads`` are traced values that may be
+used in expressions anywhere.
+
+Traces are kept by the code object of the function that runs, so every closure made by one ``def``
+shares them: at most `TRACES_PER_CODE` for each code object and kind, the newest first, the oldest
+dropped.  They go away with the code object.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from flexfa4.counters import count
+from flexfa4.errors import (
+    ArityError,
+    CaptureError,
+    ResultError,
+    UnsupportedFunctionError,
+)
+from flexfa4.frontend import ir
+from flexfa4.frontend.binding import BoundGraph
+from flexfa4.frontend.ir import Graph, Node
+from flexfa4.frontend.tracing import contract, hosts, locate
+from flexfa4.frontend.tracing.captures import Session
+from flexfa4.frontend.tracing.contract import Kind
+from flexfa4.frontend.tracing.proxies import (
+    Traced,
+    as_node,
+    inputs,
+    kv_len,
+    num_heads,
+    num_kv_heads,
+    op,
+    q_len,
+)
+from flexfa4.frontend.tracing.sources import Attr, Item, Program, Root, Source
+from flexfa4.frontend.tracing.torch_functions import Interception
+
+__all__ = [
+    "Mod",
+    "guards",
+    "kv_len",
+    "num_heads",
+    "num_kv_heads",
+    "parse",
+    "q_len",
+    "resolve",
+    "trace",
+]
+
+TRACES_PER_CODE: Final = 64
+
+
+# ---- the cache -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One trace.
+
+    Attributes:
+        program: reads the captured values and checks that the trace holds.
+        graph: the simplified graph.
+        tensors: registers of the graph's buffers.
+        scalars: registers of the graph's scalars.
+    """
+
+    program: Program
+    graph: Graph
+    tensors: list[int]
+    scalars: list[int]
+
+    def bind(self, mod: Any) -> BoundGraph | None:
+        """Return the graph with the mod's present values, None where the trace does not hold."""
+        r = self.program.run(mod)
+        if r is None:
+            return None
+        tensors = tuple([r[i] for i in self.tensors])
+        return BoundGraph(self.graph, tensors, tuple([r[i] for i in self.scalars]))
+
+
+@dataclass
+class _Traces:
+    """The traces of one code object."""
+
+    key: Callable[[], Any]
+    entries: tuple[_Entry, ...] = ()
+
+
+_CACHES: Final[dict[str, dict[int, _Traces]]] = {"score": {}, "mask": {}}
+_LOCK: Final = threading.RLock()
+
+
+def resolve(mod: Any, kind: Kind) -> BoundGraph:
+    """Return the graph of a mod with the values that it captures now.
+
+    Args:
+        mod: a Python callable, a text, or a `Mod`.
+        kind: ``"score"`` or ``"mask"``.
+
+    Raises:
+        TraceError: the mod uses something that has no meaning for one score.
+        TextError: a text cannot be read.
+    """
+    key = _key(mod)
+    if key is None:
+        return _resolve_other(mod, kind)
+    found = _lookup(mod, kind, key)
+    if found is not None:
+        return found
+    with _LOCK:
+        # another thread may have traced it while this one waited
+        return _lookup(mod, kind, key) or _trace_and_keep(mod, kind, key)
+
+
+def guards(mod: Any, kind: Kind) -> tuple[str, ...]:
+    """Return on which captured values the present trace of a mod is specialised, as text."""
+    key = _key(mod)
+    if key is not None:
+        resolve(mod, kind)
+        for entry in _CACHES[kind][id(key)].entries:
+            if entry.program.run(mod) is not None:
+                return tuple(entry.program.guards)
+    return mod.guards if isinstance(mod, Mod) else ()
+
+
+def _key(mod: Any) -> Any:
+    """Return the object whose identity finds the traces of a callable, None for other mods."""
+    is_other = type(mod) is str or isinstance(mod, Mod) or not callable(mod)
+    return None if is_other else contract.code_of(mod)
+
+
+def _lookup(mod: Any, kind: Kind, key: Any) -> BoundGraph | None:
+    traces = _CACHES[kind].get(id(key))
+    if traces is not None and traces.key() is key:
+        for entry in traces.entries:
+            bound = entry.bind(mod)
+            if bound is not None:
+                return bound
+    return None
+
+
+def _trace_and_keep(mod: Any, kind: Kind, key: Any) -> BoundGraph:
+    entry = _trace(mod, kind)
+    bound = entry.bind(mod)
+    if bound is None:
+        raise CaptureError(
+            where=contract.definition(mod),
+            name=f"`{entry.program.first_failure(mod)}`",
+            kind="different each time it is read, so no call could use an earlier trace",
+            rewrite="read it once outside the mod and capture the result",
+        )
+    cache, number = _CACHES[kind], id(key)
+    traces = cache.get(number)
+    if traces is None or traces.key() is not key:
+        forget = functools.partial(_forget, cache, number)
+        cache[number] = traces = _Traces(weakref.ref(key, forget))
+    traces.entries = (entry, *traces.entries)[:TRACES_PER_CODE]
+    return bound
+
+
+def _forget(cache: dict[int, _Traces], number: int, ref: Any) -> None:
+    traces = cache.get(number)
+    if traces is not None and traces.key is ref:
+        del cache[number]
+
+
+def _resolve_other(mod: Any, kind: Kind) -> BoundGraph:
+    """Resolve what is no plain callable."""
+    if isinstance(mod, str):
+        mod = _text_mod(mod)
+    if not isinstance(mod, Mod):
+        raise ArityError(
+            name=f"a {type(mod).__name__}", count="no", rewrite=contract.SIGNATURES[kind]
+        )
+    if mod.kind != kind:
+        raise ResultError(
+            name="the mod",
+            result=f"a {contract.RESULTS[mod.kind]}: it is a {mod.kind} mod",
+            expected=f"a {contract.RESULTS[kind]} for a {kind} mod",
+            rewrite=contract.SIGNATURES[kind],
+        )
+    return mod.bind()
+
+
+@functools.lru_cache(maxsize=256)
+def _text_mod(text: str) -> Mod:
+    return parse(text)
+
+
+# ---- tracing -------------------------------------------------------------------------------------
+
+
+def _trace(mod: Any, kind: Kind) -> _Entry:
+    """Call the user's function once and return what that taught."""
+    from flexfa4.frontend.pipeline import optimise
+
+    arguments = inputs(kind)
+    contract.check_arity(mod, kind, len(arguments))
+    count("traces")
+    session = Session()
+    function = session.wrap(mod, Root())
+    random_state = torch.get_rng_state()
+    before, hosts.ACTIVE.session = hosts.ACTIVE.session, session
+    try:
+        with Interception():
+            result = function(*arguments)
+        root = contract.result_node(mod, kind, result)
+        if not torch.equal(torch.get_rng_state(), random_state):
+            raise UnsupportedFunctionError(
+                where=contract.definition(mod),
+                name="making random numbers",
+                names="numbers that are the same for every call",
+                rewrite="random numbers made outside the mod, in a captured tensor",
+            )
+        session.check_unchanged(contract.definition(mod))
+        graph = optimise(session.graph(kind, root))
+        tensors, scalars = session.registers(graph)
+    finally:
+        hosts.ACTIVE.session = before
+    return _Entry(session.program, graph, tensors, scalars)
+
+
+# ---- Mod -----------------------------------------------------------------------------------------
+
+
+class Mod(ABC):
+    """A traced or parsed mod; what `trace` and `parse` return.
+
+    Usable wherever a function is.  Called with traced values, inside another mod, it gives its
+    result on them, so mods compose.
+
+    Attributes:
+        kind: ``"score"`` or ``"mask"``.
+    """
+
+    kind: Kind
+
+    @abstractmethod
+    def bind(self) -> BoundGraph:
+        """Return the graph with the captured values as they are now."""
+
+    @property
+    @abstractmethod
+    def guards(self) -> tuple[str, ...]:
+        """The captured values on which the graph is specialised, as text."""
+
+    @abstractmethod
+    def __call__(self, *args: Any) -> Any:
+        """Return the result on traced values: score (for a score mod), b, h, q_idx, kv_idx."""
+
+    @abstractmethod
+    def captured(self, session: Session, source: Source, parents: Any) -> Callable[..., Any]:
+        """Return the callable that stands for this Mod inside a mod that captures it."""
+
+    @property
+    def graph(self) -> Graph:
+        """The simplified graph."""
+        return self.bind().graph
+
+    def __str__(self) -> str:
+        return str(self.graph)
+
+
+class _FunctionMod(Mod):
+    """A Mod made from a Python callable."""
+
+    def __init__(self, function: Callable[..., Any], kind: Kind) -> None:
+        self.function, self.kind = function, kind
+
+    def bind(self) -> BoundGraph:
+        return resolve(self.function, self.kind)
+
+    @property
+    def guards(self) -> tuple[str, ...]:
+        return guards(self.function, self.kind)
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+    def captured(self, session: Session, source: Source, parents: Any) -> Callable[..., Any]:
+        session.require_type(source, self)
+        wrapped: Callable[..., Any] = session.wrap(self.function, Attr(source, "function"), parents)
+        return wrapped
+
+
+class _TextMod(Mod):
+    """A Mod made from a text; its values are those bound when it was parsed."""
+
+    def __init__(self, bound: BoundGraph) -> None:
+        self.bound, self.kind = bound, bound.graph.kind
+
+    def bind(self) -> BoundGraph:
+        return self.bound
+
+    @property
+    def guards(self) -> tuple[str, ...]:
+        return ()
+
+    def __call__(self, *args: Any) -> Any:
+        if self.bound.tensors or self.bound.scalars:
+            raise CaptureError(
+                where=locate.here(),
+                name="a text mod with bindings",
+                kind="made inside another mod",
+                rewrite="make it outside and capture it",
+            )
+        return _inline(self.bound.graph, args, {})
+
+    def captured(self, session: Session, source: Source, parents: Any) -> Callable[..., Any]:
+        graph = self.bound.graph
+        session.program.check(
+            source, lambda v: type(v) is _TextMod and v.bound.graph == graph, "graph"
+        )
+        values = Attr(source, "bound")
+
+        def inlined(*args: Any) -> Any:
+            leaves: dict[Any, Any] = {}
+            for i, (buffer, tensor) in enumerate(
+                zip(graph.buffers, self.bound.tensors, strict=True)
+            ):
+                path = Item(Attr(values, "tensors"), i)
+                leaves[buffer] = session.buffer(path, tensor, buffer.name)
+                for axis, size in enumerate(buffer.shape):
+                    if size is not None:
+                        session.static_size(path, tensor, axis)
+            for i, (scalar, value) in enumerate(
+                zip(graph.scalars, self.bound.scalars, strict=True)
+            ):
+                leaves[scalar] = session.scalar(
+                    Item(Attr(values, "scalars"), i), value, scalar.name
+                )
+            return _inline(graph, args, leaves)
+
+        return inlined
+
+
+def _inline(graph: Graph, args: tuple[Any, ...], leaves: dict[Any, Any]) -> Traced:
+    """Return the result of a graph on traced arguments; `leaves` stand for what it captures."""
+    names = [name for name in ir.INPUTS if name != "score" or graph.kind == "score"]
+    if len(args) != len(names):
+        raise ArityError(
+            where=locate.here(),
+            name="a text mod",
+            count=len(names),
+            rewrite=f"mod({', '.join(names)})",
+        )
+    given = dict(zip(names, map(as_node, args), strict=True))
+
+    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
+        if node.op == "input":
+            return op("to_" + node.dtype.value, given[node.attr])
+        if node.op == "scalar":
+            stand_in: Node = leaves[node.attr]
+            return stand_in
+        if node.op == "load":
+            return ir.load(leaves[node.attr], operands)
+        if node.op == "size":
+            return ir.size(leaves[node.attr[0]], node.attr[1])
+        return ir.with_args(node, operands)
+
+    return Traced(ir.substitute(graph.root, replace))
+
+
+def trace(fn: Any, kind: Kind | None = None) -> Mod:
+    """Trace a mod.
+
+    Args:
+        fn: a Python callable; a text or a `Mod` is returned as a Mod, too.
+        kind: ``"score"`` or ``"mask"``; by default the number of parameters without defaults
+            decides, 5 for a score mod and 4 for a mask.
+
+    Raises:
+        ArityError: the parameters decide for neither.
+        TraceError: the mod uses something that has no meaning for one score.
+    """
+    mod = fn if isinstance(fn, Mod) else _text_mod(fn) if isinstance(fn, str) else None
+    if mod is None:
+        mod = _FunctionMod(fn, kind or contract.kind_of(fn))
+    resolve(mod, kind or mod.kind)
+    return mod
+
+
+def parse(text: str, /, **bindings: Any) -> Mod:
+    """Read a mod from text, such as ``parse("q >= kv and q - kv <= w", w=1024)``.
+
+    Args:
+        text: the text form, see `text.parse_graph`.
+        bindings: the captured values by name: tensors, ints, floats, bools.
+
+    Raises:
+        TextError: the text cannot be read, or the bindings do not fit it.
+    """
+    from flexfa4.frontend.pipeline import optimise
+    from flexfa4.frontend.text.printing import bind_values, parse_graph
+
+    return _TextMod(bind_values(optimise(parse_graph(text, bindings).graph), bindings))
