@@ -37,7 +37,7 @@ from flexfa4.frontend.blocks import EMPTY, Blocks, MaskSize, classify, mask_tile
 from flexfa4.frontend.evaluate import Program, Values
 from flexfa4.frontend.ir import Graph, topological
 from flexfa4.frontend.tracing.trace import resolve
-from flexfa4.kernels.cpu.function import Binding, unproved_loads
+from flexfa4.kernels.cpu.proofs import Binding, unproved_loads
 
 BLOCK_SIZE: Final = (128, 128)
 

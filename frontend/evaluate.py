@@ -14,8 +14,9 @@ differentiate, and it allocates no more than the rectangle it is given asks for.
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -103,6 +104,8 @@ class _Step:
     operands: tuple[int, ...]
     target: int
     dead: tuple[int, ...]  # registers read here for the last time
+    compute: Callable[..., Any] | None  # meaning of the op; None for leaves and loads
+    takes_out: bool  # `compute` has an argument `out`
 
 
 class Program:
@@ -111,9 +114,16 @@ class Program:
     Args:
         roots: nodes to evaluate, over one shared set of leaves.
         owns_score: the tensor given as ``score`` may be overwritten.
+        lowerings: functions with an argument ``out`` to use instead of the ops table's.
     """
 
-    def __init__(self, roots: Sequence[Node], *, owns_score: bool = False) -> None:
+    def __init__(
+        self,
+        roots: Sequence[Node],
+        *,
+        owns_score: bool = False,
+        lowerings: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+    ) -> None:
         order = list(topological(*roots))
         register = {node: i for i, node in enumerate(order)}
         last_use: dict[Node, int] = {}
@@ -121,19 +131,21 @@ class Program:
             for arg in node.args:
                 last_use[arg] = i
         final = set(roots)
-        self._steps = [
-            _Step(
-                node,
-                tuple(register[a] for a in node.args),
-                i,
-                tuple(
-                    register[a]
-                    for a in dict.fromkeys(node.args)
-                    if last_use[a] == i and a not in final
-                ),
+        self._steps = []
+        for i, node in enumerate(order):
+            dead = (a for a in dict.fromkeys(node.args) if last_use[a] == i and a not in final)
+            row = OPS.get(node.op)
+            compute = lowerings.get(node.op, row.eager) if row is not None else None
+            self._steps.append(
+                _Step(
+                    node,
+                    tuple(register[a] for a in node.args),
+                    i,
+                    tuple(register[a] for a in dead),
+                    compute,
+                    node.op in lowerings or isinstance(compute, types.BuiltinFunctionType),
+                )
             )
-            for i, node in enumerate(order)
-        ]
         self._results = tuple(register[r] for r in roots)
         self._owns_score = owns_score
         self.uses_score = any(n.op == "input" and n.attr == "score" for n in order)
@@ -165,8 +177,7 @@ class Program:
         for step in self._steps:
             node = step.node
             operands = [registers[i] for i in step.operands]
-            row = OPS.get(node.op)
-            if row is None:
+            if step.compute is None:
                 if node.op == "load":
                     result = _load(node, operands, values, lanes, visible)
                 else:
@@ -174,10 +185,10 @@ class Program:
                     if result is score:
                         owned[step.target] = self._owns_score
             else:
-                if node.length is not None or row.reduces:
+                if node.length is not None or OPS[node.op].reduces:
                     operands = _align_vectors(node, operands)
                 reusable = [registers[i] for i in step.dead if owned[i]]
-                result = _apply(node, row.eager, operands, reusable, values.dtype)
+                result = _apply(step, step.compute, operands, reusable, values.dtype)
                 owned[step.target] = not any(result is o for o in operands) or any(
                     result is r for r in reusable
                 )
@@ -206,19 +217,23 @@ def _leaf(node: Node, values: Values, lanes: Lanes, score: torch.Tensor | None) 
 
 
 def _apply(
-    node: Node, eager: Any, operands: list[Value], reusable: list[Value], dtype: torch.dtype
+    step: _Step,
+    compute: Callable[..., Any],
+    operands: list[Value],
+    reusable: list[Value],
+    dtype: torch.dtype,
 ) -> Value:
     """Run one op, in place where a dead operand has the result's shape and dtype."""
+    node = step.node
     if node.op in _CASTS:
-        return eager(operands[0], dtype)
-    builtin = isinstance(eager, types.BuiltinFunctionType)
+        return compute(operands[0], dtype)
     # A torch function wants a tensor first, and numbers may follow; the table's own functions
     # (choices and extremes) get tensors only, so that two numbers have the score's dtype too.
-    for i in range(1 if builtin else len(operands)):
+    for i in range(1 if step.takes_out else len(operands)):
         if not isinstance(operands[i], torch.Tensor):
             kind = {F32: dtype, I32: torch.int64, BOOL: torch.bool}[node.args[i].dtype]
             operands[i] = torch.scalar_tensor(operands[i], dtype=kind)
-    if builtin:
+    if step.takes_out:
         for t in reusable:
             if (
                 isinstance(t, torch.Tensor)
@@ -227,8 +242,8 @@ def _apply(
                 and t.dtype is dtype
                 and all(_covers(t, o) for o in operands if isinstance(o, torch.Tensor))
             ):
-                return eager(*operands, out=t)
-    return eager(*operands)
+                return compute(*operands, out=t)
+    return compute(*operands)
 
 
 def _covers(whole: torch.Tensor, part: torch.Tensor) -> bool:

@@ -5,6 +5,8 @@ Gimelshein, arXiv 1805.02867, as used by FlashAttention, arXiv 2205.14135).  Sco
 log2, because ``exp2`` is what both the GPU's MUFU and torch's vectorised CPU kernels do best
 (measured on an AVX-512 CPU: exp2 0.17, exp 0.43 to 1.3 ns per element).
 
+Scores that are known to be small need no maximum at all: `BoundedSoftmax`.
+
 This is the torch form.  It does not mask (a masked score arrives as -inf) and does not multiply
 matrices.
 """
@@ -18,6 +20,11 @@ import torch
 
 LN2: Final = math.log(2.0)
 LOG2E: Final = math.log2(math.e)
+
+
+# Scores of at most this magnitude (base 2) are exponentiated as they are: 2^80 and sums of billions
+# of them stay far from fp32's overflow at 2^128, and 2^-80 times a value far from its underflow.
+BOUNDED_SCORE: Final = 80.0
 
 
 class OnlineSoftmax:
@@ -88,5 +95,38 @@ class OnlineSoftmax:
         if sink is not None:
             finite = self.m.clamp_min(torch.finfo(lse.dtype).min)
             divisor = divisor.add_((sink - finite).exp2_())
+            lse = torch.logaddexp2(lse, sink)
+        return divisor, lse
+
+
+class BoundedSoftmax:
+    """Softmax without a maximum, for scores within `BOUNDED_SCORE` or -inf.
+
+    Used as `OnlineSoftmax` is.  It saves two passes over the scores and all rescaling.  Whoever
+    uses it must have proved the bound.
+
+    Attributes:
+        l: sum of ``2^s`` over the scores so far, ``(..., rows, 1)``.
+    """
+
+    __slots__ = ("l",)
+
+    def __init__(self) -> None:
+        self.l: torch.Tensor | None = None
+
+    def update(self, scores: torch.Tensor, shift: torch.Tensor | None = None) -> None:
+        """Replace `scores` by ``2^scores`` and take them into the sum; earlier results stay."""
+        if shift is not None:
+            scores.add_(shift)
+        total = scores.exp2_().sum(-1, keepdim=True)
+        self.l = total if self.l is None else self.l.add_(total)
+
+    def finish(self, sink: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Close the rows; as `OnlineSoftmax.finish`."""
+        assert self.l is not None
+        lse = self.l.log2()
+        divisor = self.l + (self.l == 0)  # nothing visible: 0 / 1
+        if sink is not None:
+            divisor = divisor.add_(sink.exp2())
             lse = torch.logaddexp2(lse, sink)
         return divisor, lse

@@ -4,6 +4,7 @@
 
     intervals  a sound interval rule for each op
     bounds     intervals of a whole graph; proofs that loads stay in range
+    shifts     masks that are the same all along the diagonal
     linear     affine forms in the score, linear forms in an index
     facts      what softmax and kernels can make of a mod, each with its proof obligation
 """

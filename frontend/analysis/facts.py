@@ -18,6 +18,7 @@ from typing import Final, Literal
 
 from flexfa4.frontend.analysis.bounds import Domain, Leaf, bound
 from flexfa4.frontend.analysis.linear import affine, slope, split_sum
+from flexfa4.frontend.analysis.shifts import shift_invariant
 from flexfa4.frontend.derivative import Derivatives, derivatives
 from flexfa4.frontend.ir import Graph, Node, const, input_, make_graph, topological
 from flexfa4.frontend.ops import OPS, apply
@@ -170,12 +171,14 @@ class MaskFacts:
         reads: which of b, h, q and kv it depends on.
         loads: one for each load of the graph.
         pipes: instruction counts of the graph.
+        shift_invariant: it is the same all along the diagonal, see `shifts`.
     """
 
     graph: Graph
     reads: frozenset[str]
     loads: tuple[LoadFact, ...]
     pipes: Pipes
+    shift_invariant: bool
 
 
 DROP_ROW_CONSTANT: Final = "drop row constant"
@@ -222,7 +225,8 @@ def score_facts(graph: Graph) -> ScoreFacts:
 def mask_facts(graph: Graph) -> MaskFacts:
     """Return the facts of an optimised mask graph."""
     assert graph.kind == "mask"
-    return MaskFacts(graph, graph.root.depends, _loads(graph.root), _pipes(graph.root))
+    root = graph.root
+    return MaskFacts(graph, root.depends, _loads(root), _pipes(root), shift_invariant(root))
 
 
 def describe(facts: ScoreFacts) -> list[tuple[str, str]]:
@@ -252,6 +256,7 @@ def describe_mask(facts: MaskFacts) -> list[tuple[str, str]]:
     """Return the facts of a mask as rows of a label and a text, for people."""
     reads = [name for name in ("b", "h", "q", "kv") if name in facts.reads]
     rows = [("reads", ", ".join(reads) or "nothing")]
+    rows.append(("along the diagonal", "the same" if facts.shift_invariant else "may differ"))
     rows += [(f"load {fact.load.attr.name}", fact.shape) for fact in facts.loads]
     rows.append(("instructions per element", str(facts.pipes.element)))
     return rows

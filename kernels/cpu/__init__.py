@@ -3,6 +3,8 @@
 Stages, in the order in which a call passes through them::
 
     score_form  how the score mod is split around the matrix product
+    lowering    functions computed otherwise than torch does
+    proofs      what interval analysis proves about a call
     plan        graphs -> compiled programs and the choices that follow from them; cached
     schedule    block kinds -> tiles of queries and runs of keys
     scores      one tile's biased, masked scores

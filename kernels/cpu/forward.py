@@ -14,7 +14,7 @@ from flexfa4.kernels.cpu import scores as tiles
 from flexfa4.kernels.cpu.schedule import Chunk, scratch_size
 from flexfa4.kernels.cpu.scores import Call
 from flexfa4.primitives.block_runs import QueryTile
-from flexfa4.primitives.online_softmax import LOG2E, OnlineSoftmax
+from flexfa4.primitives.online_softmax import LOG2E, BoundedSoftmax, OnlineSoftmax
 
 
 def forward(call: Call, sink: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -68,7 +68,7 @@ def _forward_tile(
         return
     factors = tiles.row_factors(call, chunk, tile)
     queries = tiles.query_rows(call, chunk, tile, factors.query)
-    softmax = OnlineSoftmax()
+    softmax = BoundedSoftmax() if call.bounded else OnlineSoftmax()
     acc: torch.Tensor | None = None
     for run in tile.runs:
         lanes = Lanes(chunk.b, chunk.h, rows, (run.start, run.stop))
@@ -84,11 +84,12 @@ def _forward_tile(
         rescale = softmax.update(score, shift)
         values = tiles.key_rows(call.v, call, chunk, run)
         weights = score.view(queries.shape[0], queries.shape[1], -1)
-        if acc is None or rescale is None:
+        if acc is None:
             acc = torch.bmm(weights, values)
-        else:
+            continue
+        if rescale is not None:
             acc.view(*lanes.shape[:3], -1).mul_(rescale)
-            acc.baddbmm_(weights, values)
+        acc.baddbmm_(weights, values)
     assert acc is not None
     divisor, base2_lse = softmax.finish(sink)
     acc4 = acc.view(*lanes.shape[:3], -1)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from flexfa4.errors import SecondDerivativeError
-from flexfa4.frontend.analysis.bounds import Domain, bound, prove_loads
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.blocks import Blocks
 from flexfa4.frontend.evaluate import Values
-from flexfa4.frontend.ir import Buffer, Graph, Node, topological
+from flexfa4.frontend.ir import Buffer
 from flexfa4.kernels.cpu.backward import Saved, backward
 from flexfa4.kernels.cpu.forward import forward
 from flexfa4.kernels.cpu.plan import plan_for
-from flexfa4.kernels.cpu.schedule import Problem, dense_schedule, mask_schedule
+from flexfa4.kernels.cpu.proofs import Binding, factors_finite, scores_bounded, unproved_loads
+from flexfa4.kernels.cpu.schedule import (
+    SCORES_AT_ONCE,
+    SCORES_AT_ONCE_WITH_CORE,
+    Problem,
+    dense_schedule,
+    mask_schedule,
+)
 from flexfa4.kernels.cpu.scores import Call
 from flexfa4.primitives.online_softmax import LN2
 
@@ -102,15 +108,22 @@ def _call(
     tensors: tuple[torch.Tensor, ...],
 ) -> Call:
     score, blocks = request.score, request.blocks
-    problem = Problem(
-        q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2], _joinable(k) and _joinable(v)
-    )
-    binding = _binding(score, problem, tensors)
+    sizes = (q.shape[0], q.shape[1], q.shape[2], k.shape[2], k.shape[1])
+    binding = _binding(score, sizes, tensors)
     graph = score.graph if score is not None else None
     mask = blocks.graph if blocks is not None else None
     plan = plan_for(graph, mask, request.needs_grad)
     if binding is not None and plan.form.factors_to_check() and not factors_finite(binding):
         plan = plan_for(binding.graph, mask, request.needs_grad, fold=False)
+    problem = Problem(
+        batch=q.shape[0],
+        heads=q.shape[1],
+        kv_heads=k.shape[1],
+        q_len=q.shape[2],
+        kv_len=k.shape[2],
+        join_batches=_joinable(k) and _joinable(v),
+        scores_at_once=SCORES_AT_ONCE if plan.form.core is None else SCORES_AT_ONCE_WITH_CORE,
+    )
     return Call(
         q=q,
         k=k,
@@ -120,6 +133,7 @@ def _call(
         values=_values(score, binding, q, problem, tensors),
         blocks=blocks,
         chunks=dense_schedule(problem) if blocks is None else mask_schedule(problem, blocks),
+        bounded=scores_bounded(binding, q, k, request.scale),
     )
 
 
@@ -128,68 +142,13 @@ def _joinable(x: torch.Tensor) -> bool:
     return x.shape[0] > 1 and x.stride(0) == x.shape[1] * x.stride(1)
 
 
-@dataclass(frozen=True)
-class Binding:
-    """What the proofs of a call rest on: a graph, its captured numbers, and sizes; hashable.
-
-    Attributes:
-        graph: the graph.
-        scalars: values of its captured numbers.
-        shapes: shapes of its captured tensors.
-        sizes: batch, heads, q_len, kv_len, kv_heads.
-    """
-
-    graph: Graph
-    scalars: tuple[int | float, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    sizes: tuple[int, int, int, int, int]
-
-    def domain(self) -> Domain:
-        """Return the same for interval analysis."""
-        batch, heads, q_len, kv_len, kv_heads = self.sizes
-        return Domain(
-            b=batch,
-            h=heads,
-            q_len=q_len,
-            kv_len=kv_len,
-            num_heads=heads,
-            num_kv_heads=kv_heads,
-            scalars=dict(zip(self.graph.scalars, self.scalars, strict=True)),
-            shapes=dict(zip(self.graph.buffers, self.shapes, strict=True)),
-        )
-
-
 def _binding(
-    score: BoundGraph | None, problem: Problem, tensors: tuple[torch.Tensor, ...]
+    score: BoundGraph | None, sizes: tuple[int, int, int, int, int], tensors: Sequence[torch.Tensor]
 ) -> Binding | None:
     if score is None:
         return None
-    p = problem
     shapes = tuple([tuple(t.shape) for t in tensors])
-    sizes = (p.batch, p.heads, p.q_len, p.kv_len, p.kv_heads)
     return Binding(score.graph, score.scalars, shapes, sizes)
-
-
-@functools.lru_cache(maxsize=1024)
-def unproved_loads(binding: Binding) -> frozenset[Node]:
-    """Return the loads whose indices are not proved to be in range."""
-    proved = prove_loads(binding.graph.root, binding.domain())
-    return frozenset(load for load, holds in proved.items() if not holds)
-
-
-@functools.lru_cache(maxsize=1024)
-def factors_finite(binding: Binding) -> bool:
-    """Return whether the row factors of the folded form are proved finite.
-
-    Those that read a tensor at an unproved index do not count: they are evaluated for whole rows,
-    where it is not known whether any lane that reads it is visible.
-    """
-    leaf, unproved = binding.domain().leaf, unproved_loads(binding)
-    form = plan_for(binding.graph, None, frozenset()).form
-    return all(
-        bound(node, leaf).finite and unproved.isdisjoint(topological(node))
-        for node in form.factors_to_check()
-    )
 
 
 def _values(

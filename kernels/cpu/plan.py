@@ -10,9 +10,11 @@ import functools
 from dataclasses import dataclass
 
 from flexfa4.counters import count
+from flexfa4.frontend.analysis.shifts import shift_invariant
 from flexfa4.frontend.derivative import derivatives
 from flexfa4.frontend.evaluate import Program
 from flexfa4.frontend.ir import Buffer, Graph, Node, input_, make_graph
+from flexfa4.kernels.cpu.lowering import LOWERINGS
 from flexfa4.kernels.cpu.score_form import ScoreForm, score_form
 
 
@@ -41,6 +43,7 @@ class CpuPlan:
         core: gives ``core(inner * score)``.
         bias: gives the bias, or its two factors.
         mask: gives the mask.
+        mask_follows_diagonal: the mask is shift invariant.
         backward: gives core, d core / d score and the derivatives that `loads` name; None where the
             derivative is one and no captured tensor needs a gradient.
         loads: the captured elements that need gradients.
@@ -52,6 +55,7 @@ class CpuPlan:
     core: Program | None
     bias: Program | None
     mask: Program | None
+    mask_follows_diagonal: bool
     backward: Program | None
     loads: tuple[LoadGradient, ...]
 
@@ -63,7 +67,9 @@ class CpuPlan:
 
 def _program(*roots: Node | None, owns_score: bool = False) -> Program | None:
     present = [r for r in roots if r is not None]
-    return Program(present, owns_score=owns_score) if present else None
+    if not present:
+        return None
+    return Program(present, owns_score=owns_score, lowerings=LOWERINGS)
 
 
 @functools.lru_cache(maxsize=512)
@@ -100,6 +106,7 @@ def plan_for(
         core=_program(form.core, owns_score=True),
         bias=_program(*(form.factors or (form.bias,))),
         mask=_program(mask.root if mask is not None else None),
+        mask_follows_diagonal=mask is not None and shift_invariant(mask.root),
         backward=_program(*roots, *(g for _, g in gradients), owns_score=True),
         loads=loads,
     )

@@ -22,6 +22,8 @@ from flexfa4.primitives.block_runs import QueryTile, dense_tiles, merge_rows, qu
 # Scores held at once: 1M of fp32 are 4 MB. Measured on 2 cores with 1 MB of L2 each (S = 8192, 8
 # heads, D = 64): 256 x 512 x 8 heads was fastest; half and double of it cost 2 to 6 % more.
 SCORES_AT_ONCE: Final = 1 << 20
+# With work for each score beside the products there are more temporaries of that size.
+SCORES_AT_ONCE_WITH_CORE: Final = 1 << 19
 RUN_WIDTH: Final = 512
 MAX_TILE_Q: Final = 256
 # Cost model: seconds for a score (both products and softmax) and for a run (dispatch of its ops).
@@ -36,6 +38,7 @@ class Problem:
     Attributes:
         batch, heads, kv_heads, q_len, kv_len: as in the call.
         join_batches: several batches may be worked on at once.
+        scores_at_once: see `SCORES_AT_ONCE`.
     """
 
     batch: int
@@ -44,6 +47,7 @@ class Problem:
     q_len: int
     kv_len: int
     join_batches: bool
+    scores_at_once: int = SCORES_AT_ONCE
 
     @property
     def group(self) -> int:
@@ -124,7 +128,7 @@ def _choose_tile(problem: Problem, blocks: Blocks) -> tuple[int, int]:
         assert isinstance(filled, torch.Tensor)
         filled = filled / len(flat)
         scores = float(filled.sum()) * tile_q * block_kv * problem.batch * problem.heads
-        at_once = max(1, SCORES_AT_ONCE // (tile_q * width * problem.group))
+        at_once = max(1, problem.scores_at_once // (tile_q * width * problem.group))
         chunks = problem.batch * -(-problem.kv_heads // at_once)
         runs = float((filled * block_kv / width).ceil().sum()) * chunks
         cost = scores * _SECONDS_PER_SCORE + runs * _SECONDS_PER_RUN
@@ -149,14 +153,14 @@ def _chunks(
     if mask_heads > 1:  # heads differ in structure: each query head alone
         head_spans = [((h, h + 1), (h // g, h // g + 1)) for h in range(problem.heads)]
     else:
-        step = min(problem.kv_heads, max(1, SCORES_AT_ONCE // (rows * width * g)))
+        step = min(problem.kv_heads, max(1, problem.scores_at_once // (rows * width * g)))
         head_spans = [
             ((k * g, min(k + step, problem.kv_heads) * g), (k, min(k + step, problem.kv_heads)))
             for k in range(0, problem.kv_heads, step)
         ]
     batch_step = 1
     if mask_batches == 1 and len(head_spans) == 1 and problem.join_batches:
-        batch_step = max(1, SCORES_AT_ONCE // (rows * width * problem.heads))
+        batch_step = max(1, problem.scores_at_once // (rows * width * problem.heads))
     return tuple(
         Chunk(
             (b, min(b + batch_step, problem.batch)),

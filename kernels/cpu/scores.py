@@ -19,8 +19,8 @@ from flexfa4.kernels.cpu.schedule import Chunk
 from flexfa4.primitives.block_runs import QueryTile, Run
 from flexfa4.primitives.online_softmax import LOG2E
 
-# Evaluated mask tiles kept with a mask: enough for short sequences, where evaluating them again
-# would dominate a call, and nothing at scale.
+# Evaluated mask tiles kept with a mask: enough for short sequences and for masks that follow the
+# diagonal, where evaluating them again would dominate, and nothing at scale.
 _MASK_CACHE_BYTES: Final = 4 << 20
 _BITS: Final = {torch.float32: torch.int32, torch.float64: torch.int64}
 _MINUS_INF: Final = {torch.float32: -(1 << 23), torch.float64: -(1 << 52)}
@@ -37,6 +37,7 @@ class Call:
         values: captures of the score mod, and the sizes.
         blocks: the mask, or None.
         chunks: the schedule.
+        bounded: every score is proved to be within `BOUNDED_SCORE`.
     """
 
     q: torch.Tensor
@@ -47,6 +48,7 @@ class Call:
     values: Values
     blocks: Blocks | None
     chunks: tuple[Chunk, ...]
+    bounded: bool = False
 
     @property
     def dtype(self) -> torch.dtype:
@@ -206,10 +208,12 @@ def mask_bits(call: Call, lanes: Lanes) -> tuple[torch.Tensor, torch.Tensor]:
     lanes = _mask_lanes(call.blocks, lanes)
     cache = call.blocks.derived.setdefault("mask bits", {})
     depends = call.blocks.graph.root.depends
+    place: tuple[Any, ...] = (lanes.q, lanes.kv)
+    if call.plan.mask_follows_diagonal:  # one rectangle stands for all at its distance from there
+        place = (lanes.q[0] - lanes.kv[0], *lanes.shape[2:])
     key = (
         call.dtype,
-        lanes.q,
-        lanes.kv,
+        place,
         lanes.b if "b" in depends else None,
         lanes.h if "h" in depends else None,
     )

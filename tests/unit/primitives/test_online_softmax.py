@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexfa4.primitives.online_softmax import OnlineSoftmax
+from flexfa4.primitives.online_softmax import BoundedSoftmax, OnlineSoftmax
 
 ROWS, KEYS, FEATURES = 5, 12, 3
 
@@ -98,3 +98,18 @@ def test_a_sink_joins_the_denominator_and_lse(level: float, masked: float) -> No
     out, lse = average([scores], [values], sink=sink)
     zero = torch.cat((values, torch.zeros(1, FEATURES, dtype=torch.float64)))
     torch.testing.assert_close((out, lse), whole(torch.cat((scores, sink), 1), zero))
+
+
+def test_the_bounded_form_equals_the_online_one() -> None:
+    scores = torch.randn(3, 5, 40, generator=torch.Generator().manual_seed(0)) * 10
+    scores[0, 1] = -math.inf  # a row that sees nothing
+    shift = torch.randn(3, 5, 1, generator=torch.Generator().manual_seed(1))
+    sink = torch.tensor([0.5, -2.0, 3.0])[:, None, None]
+    for logit in (None, sink):
+        bounded, online = BoundedSoftmax(), OnlineSoftmax()
+        for part in scores.split(16, dim=-1):
+            assert bounded.update(part.clone(), shift) is None
+            online.update(part.clone(), shift)
+        (divisor, lse), (_, expected) = bounded.finish(logit), online.finish(logit)
+        torch.testing.assert_close(lse, expected, rtol=1e-6, atol=1e-6)
+        assert bool((divisor > 0).all())

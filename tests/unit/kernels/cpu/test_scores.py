@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import flexfa4
+from flexfa4.frontend.blocks import mask_tile
 from flexfa4.frontend.evaluate import Lanes, Values
 from flexfa4.frontend.ir import F32, Buffer, input_, load
 from flexfa4.kernels.cpu import scores
@@ -17,7 +18,7 @@ from flexfa4.kernels.cpu.plan import plan_for
 from flexfa4.kernels.cpu.schedule import Chunk
 from flexfa4.kernels.cpu.scores import Call, key_rows, mask_bits, mask_run, part, visible_lanes
 from flexfa4.primitives.block_runs import Run
-from flexfa4.variants import causal
+from flexfa4.variants import SlidingWindow, causal
 
 KEEP = torch.rand(40, 60, generator=torch.Generator().manual_seed(0)) < 0.5
 
@@ -113,3 +114,23 @@ def test_keys_of_the_score_dtype_are_read_in_place() -> None:
     assert rows.untyped_storage().data_ptr() == call.k.untyped_storage().data_ptr()
     low = call.k.bfloat16()
     assert key_rows(low, call, chunk, Run(16, 32)).dtype is torch.float32
+
+
+def test_a_mask_that_follows_the_diagonal_is_evaluated_once_for_each_distance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    evaluated: list[Lanes] = []
+
+    def counted(program: Any, values: Any, lanes: Lanes) -> torch.Tensor:
+        evaluated.append(lanes)
+        return mask_tile(program, values, lanes)
+
+    monkeypatch.setattr("flexfa4.kernels.cpu.scores.mask_tile", counted)
+    q = torch.randn(1, 1, 2048, 8)
+    for mask, most in ((SlidingWindow(100), 6), (causal, 4)):
+        evaluated.clear()
+        block_mask = flexfa4.create_block_mask(mask, q_len=2048, kv_len=2048)
+        found = flexfa4.attention(q, q, q, block_mask=block_mask)
+        assert 0 < len(evaluated) <= most
+        dense = torch.where(block_mask.to_dense(), q @ q.mT / 8**0.5, -math.inf).softmax(-1) @ q
+        torch.testing.assert_close(found, dense, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,50 @@
+"""Functions computed otherwise than torch does: as accurate as they say, in every range."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from flexfa4.kernels.cpu.lowering import LOWERINGS, tanh
+
+SIZE = 1 << 19  # more than one piece
+
+
+def ulps(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """Return the largest distance in units of the last place of fp32."""
+    rounded = exact.float().abs()
+    unit = torch.nextafter(rounded, torch.tensor(math.inf)) - rounded
+    return float(((found.double() - exact).abs() / unit.double()).max())
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e-4, 0.03, 0.5, 3.0, 30.0])
+def test_tanh_is_within_three_ulp(scale: float) -> None:
+    x = torch.randn(SIZE, generator=torch.Generator().manual_seed(0)) * scale
+    assert ulps(tanh(x), x.double().tanh()) <= 3.0
+
+
+def test_tanh_keeps_infinities_nan_and_zero() -> None:
+    x = torch.zeros(SIZE)
+    x[:6] = torch.tensor([math.inf, -math.inf, math.nan, -0.0, 89.0, -200.0])
+    found = tanh(x)
+    assert found[[0, 1, 4, 5]].tolist() == [1.0, -1.0, 1.0, -1.0]
+    assert found[2].isnan() and math.copysign(1.0, float(found[3])) == -1.0 and not found[6:].any()
+
+
+@pytest.mark.parametrize("size", [16, SIZE])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_lowered_functions_write_where_they_are_told(size: int, dtype: torch.dtype) -> None:
+    for name, lowered in LOWERINGS.items():
+        x = torch.linspace(-2, 2, size, dtype=dtype)
+        exact = getattr(torch, name)(x.double())
+        out = torch.empty_like(x)
+        assert lowered(x, out=out).data_ptr() == out.data_ptr()
+        torch.testing.assert_close(out.double(), exact, rtol=4e-7, atol=0)
+        assert lowered(x, out=x) is x and torch.equal(x, out)
+
+
+def test_a_strided_operand_is_left_to_torch() -> None:
+    x = torch.randn(SIZE, 2)[:, 0]
+    assert torch.equal(tanh(x), torch.tanh(x))

@@ -1,0 +1,117 @@
+"""The bound of the scores: never claimed wrongly, claimed where it pays, and used correctly."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import flexfa4
+from flexfa4.kernels.cpu.proofs import Binding, scores_bounded
+from flexfa4.primitives.online_softmax import BOUNDED_SCORE, LN2, BoundedSoftmax
+from flexfa4.testing import Case, Mods, Sizes, Trial, excess
+from flexfa4.variants import Alibi, Softcap, causal
+
+LARGE = Sizes(1, 2, 1, 1024, 1024, 16, 16)
+SHAPE = (1, 1, 1024, 16)
+
+
+def binding(mod: Any) -> Binding:
+    """Return the binding of a score mod at 1024 x 1024."""
+    bound = flexfa4.trace(mod, "score").bind()
+    shapes = tuple(tuple(t.shape) for t in bound.tensors)
+    return Binding(bound.graph, bound.scalars, shapes, (1, 1, 1024, 1024, 1))
+
+
+def with_norm(norm: float) -> torch.Tensor:
+    """Return ``SHAPE`` rows whose largest norm is `norm`."""
+    x = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0))
+    return x * (norm / float(x.norm(dim=-1).max()))
+
+
+@pytest.mark.parametrize(("norm", "expected"), [(7.0, True), (7.6, False), (math.nan, False)])
+def test_the_bound_is_the_product_of_the_norms(norm: float, expected: bool) -> None:
+    x = with_norm(norm)  # 7^2 < 80 ln 2 / 1.05 < 7.6^2
+    assert scores_bounded(None, x, x, 1.0) is expected
+    assert scores_bounded(None, x, x, -1.0) is expected
+    assert scores_bounded(None, x, x * 1e6, 1e-6) is expected
+
+
+def test_an_infinite_input_proves_nothing() -> None:
+    x = with_norm(1.0)
+    y = x.clone()
+    y[0, 0, 5, 3] = math.inf
+    assert not scores_bounded(None, x, y, 1.0) and not scores_bounded(None, y, x, 0.0)
+
+
+def test_a_small_call_does_not_look_for_a_bound() -> None:
+    x = with_norm(1.0)[:, :, :512]
+    assert not scores_bounded(None, x, x, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("mod", "expected"),
+    [
+        (Softcap(60.0), True),
+        (lambda score, b, h, q, kv: score * 0.5, True),
+        (lambda score, b, h, q, kv: score * 1e4, False),
+        (lambda score, b, h, q, kv: torch.where(q < kv, -math.inf, score), False),
+        (Alibi(1), True),  # 2^-8 * 1023: small enough
+        (Alibi(8), False),
+    ],
+    ids=["softcap", "halved", "enlarged", "minus infinity", "flat alibi", "steep alibi"],
+)
+def test_a_mod_is_bounded_by_its_interval(mod: Any, expected: bool) -> None:
+    x = with_norm(3.0)
+    assert scores_bounded(binding(mod), x, x, 1.0) is expected
+
+
+def test_a_bounding_mod_needs_no_bound_of_its_inputs() -> None:
+    x = with_norm(1e20)
+    assert not scores_bounded(None, x, x, 1.0)
+    assert scores_bounded(binding(Softcap(50.0)), x, x, 1.0)
+    assert not scores_bounded(binding(Softcap(60.0)), x, x, 1.0)  # 60 / ln 2 > 80
+
+
+@pytest.mark.parametrize("sink", [False, True])
+@pytest.mark.parametrize(
+    "mods",
+    [
+        Mods(),
+        Mods(None, causal),
+        Mods(Softcap(20.0), causal),
+        Mods(lambda score, b, h, q, kv: score * 0.5 + 1.0),
+        Mods(None, lambda b, h, q, kv: (q > 300) & (q >= kv)),
+    ],
+    ids=["dense", "causal", "softcap", "affine", "empty rows"],
+)
+def test_results_without_a_maximum_are_within_the_budget(
+    mods: Mods, sink: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[int] = []
+    update = BoundedSoftmax.update
+
+    def counted(self: BoundedSoftmax, *args: Any) -> None:
+        used.append(1)
+        update(self, *args)
+
+    monkeypatch.setattr(BoundedSoftmax, "update", counted)
+    assert not excess(Trial(Case("large", lambda s, d: mods), LARGE, sink=sink))
+    assert used
+
+
+def test_scores_at_the_bound_neither_overflow_nor_vanish() -> None:
+    largest = math.sqrt(BOUNDED_SCORE * LN2 / 1.06)
+    q = torch.full(SHAPE, largest / 4)
+    k = q.clone()
+    k[:, :, 1::2] *= -1  # scores alternate between both ends of the bound
+    assert scores_bounded(None, q, k, 1.0)
+    v = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0))
+    out, lse = flexfa4.attention(q, k, v, scale=1.0, return_lse=True)
+    assert isinstance(out, torch.Tensor)
+    torch.testing.assert_close(out[0, 0, 0], v[0, 0, ::2].mean(0), rtol=1e-5, atol=1e-6)
+    only_low = flexfa4.attention(q, k[:, :, 1::2].repeat(1, 1, 2, 1), v, scale=1.0)
+    torch.testing.assert_close(only_low[0, 0, 0], v[0, 0].mean(0), rtol=1e-5, atol=1e-6)
+    assert float(lse[0, 0, 0]) == pytest.approx(largest**2 + math.log(512), rel=1e-6)
