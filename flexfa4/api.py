@@ -76,7 +76,9 @@ def attention(
         SecondDerivativeError: on differentiating a gradient.
     """
     count("calls")
-    query, key, value = (_autocast(t) for t in (query, key, value))
+    cast = _autocast_dtype(query)
+    if cast is not None:
+        query, key, value = (_autocast(t, cast) for t in (query, key, value))
     check_tensors(query, key, value, sink)
     check_backend(backend)
     if options is not None and not isinstance(options, Options):
@@ -101,16 +103,20 @@ def attention(
     return out if lse is None else (out, lse)
 
 
-def _autocast(tensor: torch.Tensor) -> torch.Tensor:
-    """Cast a tensor as autocast does for a matrix product: fp64 stays."""
-    if not isinstance(tensor, torch.Tensor):
-        return tensor
-    kind = tensor.device.type
+def _autocast_dtype(query: Any) -> torch.dtype | None:
+    """Return the dtype to which autocast casts the operands of a product, None where it is off."""
+    if not isinstance(query, torch.Tensor):
+        return None
+    kind = query.device.type
     if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
-        return tensor
-    if not tensor.is_floating_point() or tensor.dtype is torch.float64:
-        return tensor
-    return tensor.to(torch.get_autocast_dtype(kind))
+        return None
+    return torch.get_autocast_dtype(kind)
+
+
+def _autocast(tensor: Any, dtype: torch.dtype) -> Any:
+    """Cast an operand as autocast does for a matrix product: fp64 stays."""
+    floating = isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+    return tensor.to(dtype) if floating and tensor.dtype is not torch.float64 else tensor
 
 
 def _block_mask(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> BlockMask:

@@ -97,4 +97,4 @@ def _forward_tile(
         torch.div(acc4, divisor, out=out)
     else:
         out.copy_(acc4.div_(divisor))
-    lse.copy_(base2_lse[..., 0])
+    lse.copy_(base2_lse.squeeze(-1))

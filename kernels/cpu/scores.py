@@ -119,7 +119,7 @@ def key_rows(x: torch.Tensor, call: Call, chunk: Chunk, run: Run) -> torch.Tenso
     b = chunk.b if x.shape[0] > 1 else (0, 1)
     cut = part(x, b, chunk.kv_heads, (run.start, run.stop))
     if cut.shape[0] == 1:
-        rows = cut[0]
+        rows = cut.squeeze(0)
     else:
         rows = cut.reshape(_product_batch(chunk), run.stop - run.start, x.shape[-1])
     return rows if rows.dtype is call.dtype else rows.to(call.dtype)
@@ -131,7 +131,8 @@ def raw_scores(
     """Return ``queries . keys`` as ``(b, heads, rows, keys)`` in `scratch`."""
     n, packed, _ = queries.shape
     width = keys.shape[1]
-    scores = scratch[: n * packed * width].view(n, packed, width)
+    size = n * packed * width
+    scores = (scratch if scratch.numel() == size else scratch[:size]).view(n, packed, width)
     if call.plan.form.ignores_score:
         scores.zero_()  # not 0 * (q . k), which is NaN for infinite q
     else:
@@ -196,7 +197,7 @@ def _mask_lanes(blocks: Blocks, lanes: Lanes) -> Lanes:
     batches, heads = blocks.kinds.shape[:2]
     b = lanes.b if batches > 1 else (0, 1)
     h = lanes.h if heads > 1 else (0, 1)
-    return Lanes(b, h, lanes.q, lanes.kv)
+    return lanes if (b, h) == (lanes.b, lanes.h) else Lanes(b, h, lanes.q, lanes.kv)
 
 
 def mask_bits(call: Call, lanes: Lanes) -> tuple[torch.Tensor, torch.Tensor]:
@@ -236,9 +237,11 @@ def mask_run(
     """Set the masked lanes of a run to -inf, or to zero, in place; full blocks are not touched."""
     bits = scores.view(_BITS[call.dtype])
     for start, stop in run.partial:
-        part = Lanes(lanes.b, lanes.h, lanes.q, (start, stop))
+        columns, part = bits, lanes
+        if (start, stop) != lanes.kv:
+            columns = bits[..., start - run.start : stop - run.start]
+            part = Lanes(lanes.b, lanes.h, lanes.q, (start, stop))
         keep, fill = mask_bits(call, part)
-        columns = bits.narrow(3, start - run.start, stop - start)
         columns.bitwise_and_(keep)
         if fill_minus_inf:
             columns.bitwise_or_(fill)
