@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 
@@ -27,8 +27,58 @@ from flexfa4.kernels.cpu.function import Request, attend
 class Options:
     """Choices that change how a call runs, not what it computes.
 
-    There are none yet on the CPU; kernels add theirs here.
+    Attributes:
+        scores_at_once: how many scores the CPU backend holds at a time, at least 4096: 4 bytes each
+            (8 for fp64), and in a backward pass two to four times that. Fewer take less memory and
+            more time; None is about a million. A mask's tiles stay at least one block.
     """
+
+    scores_at_once: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a number that is no number of scores."""
+        n: Any = self.scores_at_once
+        if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 4096):
+            raise ArgumentError(
+                name="scores_at_once",
+                found_value=describe(n),
+                expected="an int, at least 4096, or None",
+                rewrite="flexfa4.Options(scores_at_once=1 << 18)",
+            )
+
+
+@overload
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    score_mod: Any = None,
+    block_mask: Any = None,
+    scale: float | None = None,
+    sink: torch.Tensor | None = None,
+    return_lse: Literal[False] = False,
+    deterministic: bool = False,
+    backend: str = "auto",
+    options: Options | None = None,
+) -> torch.Tensor: ...
+
+
+@overload
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    score_mod: Any = None,
+    block_mask: Any = None,
+    scale: float | None = None,
+    sink: torch.Tensor | None = None,
+    return_lse: Literal[True],
+    deterministic: bool = False,
+    backend: str = "auto",
+    options: Options | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
 def attention(
@@ -98,7 +148,8 @@ def attention(
         needs_grad = _check_captures(score, query)
     mask = None if block_mask is None else _block_mask(block_mask, query, key)
     blocks = None if mask is None else mask.blocks_on(query.device)
-    request = Request(score, blocks, factor, needs_grad, return_lse)
+    at_once = None if options is None else options.scores_at_once
+    request = Request(score, blocks, factor, needs_grad, return_lse, at_once)
     out, lse = attend(request, query, key, value, sink)
     return out if lse is None else (out, lse)
 

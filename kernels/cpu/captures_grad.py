@@ -74,4 +74,7 @@ def _add_indexed(
     if not target.numel():
         return
     flat = flat.expand(gradient.shape).reshape(-1)
-    target.view(-1).index_add_(0, flat, gradient.reshape(-1))
+    if target.device.type == "cpu":
+        target.view(-1).index_add_(0, flat, gradient.reshape(-1))
+    else:  # elsewhere index_add_ sums in any order; this one sorts first: the same bits each run
+        target.view(-1).index_put_((flat,), gradient.reshape(-1), accumulate=True)

@@ -39,6 +39,7 @@ class Request:
         scale: factor of ``q . k``.
         needs_grad: buffers of the score mod that need gradients.
         return_lse: the log-sum-exp is wanted.
+        scores_at_once: see `schedule.SCORES_AT_ONCE`; None is the default.
     """
 
     score: BoundGraph | None
@@ -46,6 +47,7 @@ class Request:
     scale: float
     needs_grad: frozenset[Buffer]
     return_lse: bool
+    scores_at_once: int | None = None
 
 
 def attend(
@@ -122,7 +124,8 @@ def _call(
         q_len=q.shape[2],
         kv_len=k.shape[2],
         join_batches=_joinable(k) and _joinable(v),
-        scores_at_once=SCORES_AT_ONCE if plan.form.core is None else SCORES_AT_ONCE_WITH_CORE,
+        scores_at_once=request.scores_at_once
+        or (SCORES_AT_ONCE if plan.form.core is None else SCORES_AT_ONCE_WITH_CORE),
     )
     return Call(
         q=q,

@@ -82,13 +82,21 @@ def _largest(tiles: tuple[QueryTile, ...]) -> int:
 @functools.lru_cache(maxsize=64)
 def dense_schedule(problem: Problem) -> tuple[Chunk, ...]:
     """Return the schedule where every key is visible."""
-    tile_q = min(MAX_TILE_Q, problem.q_len)
-    tile = (tile_q, min(RUN_WIDTH, problem.kv_len))
+    rows, width = _largest_tile(problem)
+    tile = (min(rows, problem.q_len), min(width, problem.kv_len))
     if not tile[0] or not tile[1]:
         return ()
     tiles = tuple(dense_tiles((problem.q_len, problem.kv_len), tile))
     largest = _largest(tiles)
     return _chunks(problem, 1, 1, tile, lambda b, h: (tiles, largest))
+
+
+def _largest_tile(problem: Problem) -> tuple[int, int]:
+    """Return the queries and keys of the largest tile that `scores_at_once` has room for."""
+    rows, width = MAX_TILE_Q, RUN_WIDTH
+    while rows * width * problem.group > problem.scores_at_once and rows > 16:
+        rows, width = (rows // 2, width) if 2 * rows >= width else (rows, width // 2)
+    return rows, width
 
 
 def mask_schedule(problem: Problem, blocks: Blocks) -> tuple[Chunk, ...]:
@@ -118,11 +126,12 @@ def _mask_schedule(problem: Problem, blocks: Blocks) -> tuple[Chunk, ...]:
 def _choose_tile(problem: Problem, blocks: Blocks) -> tuple[int, int]:
     """Return the tile height and run width of least estimated cost."""
     block_q, block_kv = blocks.block_size
-    width = max(block_kv, RUN_WIDTH // block_kv * block_kv)
+    most_rows, most_width = _largest_tile(problem)
+    width = max(block_kv, most_width // block_kv * block_kv)
     flat = blocks.kinds.view(-1, *blocks.kinds.shape[2:])[:8]  # a sample of heads is enough
     best: tuple[float, int] | None = None
     rows = 1
-    while rows == 1 or (rows * block_q <= MAX_TILE_Q and rows <= 2 * flat.shape[1]):
+    while rows == 1 or (rows * block_q <= most_rows and rows <= 2 * flat.shape[1]):
         tile_q = rows * block_q
         filled = sum(merge_rows(k, rows).ne(0).sum(1).float() for k in flat)
         assert isinstance(filled, torch.Tensor)

@@ -379,3 +379,17 @@ def test_a_failed_call_leaves_nothing_behind() -> None:
     table = torch.ones(4, 6)
     found = flexfa4.attention(*tensors, score_mod=mod)
     torch.testing.assert_close(found, output(tensors, scores(tensors)))
+
+
+@pytest.mark.parametrize("mask", [None, causal])
+def test_fewer_scores_at_once_change_no_result(mask: Any) -> None:
+    q, k, v = (torch.randn(1, 4, 300, 8, dtype=torch.float64) for _ in range(3))
+    expected = flexfa4.attention(q, k, v, block_mask=mask)
+    few = flexfa4.Options(scores_at_once=4096)
+    torch.testing.assert_close(flexfa4.attention(q, k, v, block_mask=mask, options=few), expected)
+
+
+@pytest.mark.parametrize("number", [0, 4095, -1, 1e6, True, "many"])
+def test_a_number_of_scores_that_is_none_is_refused(number: Any) -> None:
+    with pytest.raises(flexfa4.errors.ArgumentError, match="scores_at_once"):
+        flexfa4.Options(scores_at_once=number)

@@ -123,3 +123,13 @@ def test_no_work_makes_no_chunks(sizes: tuple[int, int, int]) -> None:
     assert dense_schedule(problem) == ()
     size = MaskSize(batch, 2, q_len, kv_len)
     assert mask_schedule(problem, blocks_of(kinds, size, (16, 16))) == ()
+
+
+@pytest.mark.parametrize("group", [1, 4])
+def test_fewer_scores_at_once_mean_smaller_rectangles(group: int) -> None:
+    sizes = []
+    for at_once in (1 << 20, 1 << 17, 1 << 14, 1 << 12):
+        problem = Problem(1, 8, 8 // group, 2048, 2048, True, at_once)
+        sizes.append(scratch_size(dense_schedule(problem)))
+        assert sizes[-1] <= at_once
+    assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == 4
