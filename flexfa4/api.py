@@ -7,7 +7,7 @@ from typing import Any, Literal, overload
 
 import torch
 
-from flexfa4.block_mask import BlockMask, Sizes, block_mask_for
+from flexfa4.block_mask import BlockMask, GivenSizes, block_mask_for
 from flexfa4.checks import (
     check_backend,
     check_block_mask,
@@ -81,6 +81,23 @@ def attention(
 ) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
+@overload
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    score_mod: Any = None,
+    block_mask: Any = None,
+    scale: float | None = None,
+    sink: torch.Tensor | None = None,
+    return_lse: bool,
+    deterministic: bool = False,
+    backend: str = "auto",
+    options: Options | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
+
+
 def attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -131,6 +148,13 @@ def attention(
         query, key, value = (_autocast(t, cast) for t in (query, key, value))
     check_tensors(query, key, value, sink)
     check_backend(backend)
+    if not isinstance(deterministic, bool):
+        raise ArgumentError(
+            name="deterministic",
+            found_value=describe(deterministic),
+            expected="True or False",
+            rewrite="deterministic=True",
+        )
     if options is not None and not isinstance(options, Options):
         raise ArgumentError(
             name="options",
@@ -176,7 +200,7 @@ def _block_mask(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> Bloc
         block_mask.check_current()
         return block_mask
     check_mod("block_mask", block_mask, "mask")
-    sizes = Sizes(query.shape[0], query.shape[1], query.shape[2], key.shape[2], key.shape[1])
+    sizes = GivenSizes(query.shape[0], query.shape[1], query.shape[2], key.shape[2], key.shape[1])
     return block_mask_for(block_mask, sizes, query.device)
 
 

@@ -32,12 +32,13 @@ from flexfa4.errors import (
     StaleBlockMaskError,
     describe,
 )
+from flexfa4.frontend.analysis.bounds import premises, unproved_loads
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.blocks import EMPTY, Blocks, MaskSize, classify, mask_tile
 from flexfa4.frontend.evaluate import Program, Values
 from flexfa4.frontend.ir import Graph, topological
+from flexfa4.frontend.sizes import Sizes
 from flexfa4.frontend.tracing.trace import resolve
-from flexfa4.kernels.cpu.proofs import Binding, unproved_loads
 
 BLOCK_SIZE: Final = (128, 128)
 
@@ -169,7 +170,7 @@ def _same_content(kept: torch.Tensor, tensor: torch.Tensor) -> bool:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class GivenSizes:
     """Batch, query heads, lengths and key heads of a call; None where they are not known."""
 
     batch: int | None
@@ -183,7 +184,7 @@ class Sizes:
 class _Spec:
     """What a block mask is made for."""
 
-    sizes: Sizes
+    sizes: GivenSizes
     block_size: tuple[int, int]
 
 
@@ -235,7 +236,7 @@ def create_block_mask(
         OutOfRangeError: the mask reads a captured tensor outside its bounds.
         TraceError, TextError: the mask cannot be traced or read.
     """
-    sizes = Sizes(
+    sizes = GivenSizes(
         None if batch is None else _checked_int("batch", batch, 0),
         None if heads is None else _checked_int("heads", heads, 1),
         _checked_int("q_len", q_len, 0),
@@ -296,27 +297,21 @@ def _make(mask: Any, bound: BoundGraph, spec: _Spec, device: torch.device) -> Bl
         sizes.kv_len,
     )
     heads, kv_heads = _known(sizes.heads), _known(sizes.kv_heads)
-    lengths = (_known(sizes.batch), heads, sizes.q_len, sizes.kv_len, kv_heads)
-    shapes = tuple(tuple(t.shape) for t in bound.tensors)
+    known = Sizes(_known(sizes.batch), heads, kv_heads, sizes.q_len, sizes.kv_len)
     copies = (t.detach().clone() for t in bound.tensors)
     values = Values(
         tensors=dict(zip(graph.buffers, copies, strict=True)),
         scalars=dict(zip(graph.scalars, bound.scalars, strict=True)),
-        symbols={
-            "q_len": sizes.q_len,
-            "kv_len": sizes.kv_len,
-            "num_heads": heads,
-            "num_kv_heads": kv_heads,
-        },
+        symbols=known.symbols(),
         device=device,
-        unproved=unproved_loads(Binding(graph, bound.scalars, shapes, lengths)),
+        unproved=unproved_loads(premises(bound, known)),
     )
     try:
         kinds = classify(graph, values, size, spec.block_size)
     except OutOfRangeError as error:
         raise MaskOutOfRangeError(**error.fields) from None
     # Every lane has been read once: from here on the loads are known to be in range.
-    settled = Values(values.tensors, values.scalars, values.symbols, values.dtype, values.device)
+    settled = replace(values, unproved=frozenset())
     return BlockMask(mask, bound, spec, Blocks(graph, settled, size, spec.block_size, kinds))
 
 
@@ -415,7 +410,7 @@ _CACHE: OrderedDict[Any, BlockMask] = OrderedDict()
 _LOCK: Final = threading.Lock()
 
 
-def block_mask_for(mask: Any, sizes: Sizes, device: torch.device) -> BlockMask:
+def block_mask_for(mask: Any, sizes: GivenSizes, device: torch.device) -> BlockMask:
     """Return the block mask of a function given to attention; made once for each set of captures.
 
     Nothing is kept for a tensor whose changes torch does not count.
@@ -427,7 +422,7 @@ def block_mask_for(mask: Any, sizes: Sizes, device: torch.device) -> BlockMask:
     """
     bound = resolve(mask, "mask")
     read = reads(bound.graph)
-    needed = Sizes(
+    needed = GivenSizes(
         sizes.batch if "b" in read else None,
         sizes.heads if "h" in read or "num_heads" in read else None,
         sizes.q_len,

@@ -2,13 +2,15 @@
 
 Only arguments are handled here; each command's work is done by the module of its name.  What a user
 can get wrong ends in the catalogue's message on stderr and exit code 2; a command whose result is
-bad (the demo's losses differ) ends with exit code 1.
+bad (the demo's losses differ) ends with exit code 1.  A reader that has seen enough (``flexfa4
+explain alibi | head -1``) is no mistake and gets no message.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -21,6 +23,9 @@ import flexfa4
 from flexfa4.errors import ArgumentError, FlexFA4Error
 
 USER_ERROR = 2  # what argparse uses too
+# As shells report a process that a signal ended: 128 + its number.
+INTERRUPTED = 130  # SIGINT
+NOBODY_READS = 141  # SIGPIPE, which Python turns into an exception
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,12 +36,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
-        return int(options.command(options))
+        code = int(options.command(options))
+        sys.stdout.flush()  # here, where a closed pipe can be handled, not when Python ends
+        return code
     except FlexFA4Error as error:
         print(f"flexfa4: {error}", file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt:
-        return 130  # 128 + SIGINT, as shells report it
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes once more when it ends; what is left goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOBODY_READS
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,7 +17,6 @@ from rich.table import Table
 KERNEL_TARGETS = {(9, 0): "sm_90a", (10, 0): "sm_100a", (10, 3): "sm_103a"}
 
 _ABSENT = "not installed"
-_CUTLASS_NOTE = "compiles GPU kernels, of which this release has none"
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,6 @@ def examine() -> list[Finding]:
         Finding("torch", None, torch.__version__),
         Finding("CPU backend", True, f"{torch.get_num_threads()} threads"),
         *_gpus(),
-        Finding("nvidia-cutlass-dsl", None, _version("nvidia-cutlass-dsl"), _CUTLASS_NOTE),
         _drawing(),
     ]
 

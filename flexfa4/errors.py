@@ -126,6 +126,22 @@ class UnsupportedFunctionError(TraceError, NotImplementedError):
     instead = "{rewrite}"
 
 
+class UnknownAttributeError(TraceError, AttributeError):
+    """An attribute that values of a mod do not have."""
+
+    found = "a value of the mod has no attribute `{name}`"
+    allowed = "the element-wise methods of torch tensors, and dtype, shape, ndim"
+    instead = "{rewrite}"
+
+
+class NotAFunctionError(TraceError, TypeError):
+    """Something given as a mod that cannot be called."""
+
+    found = "a mod was given as {value}"
+    allowed = "a function, a text such as 'q >= kv', or what flexfa4.trace and parse return"
+    instead = "{rewrite}"
+
+
 class ArityError(TraceError, TypeError):
     """A mod with the wrong number of parameters."""
 

@@ -10,12 +10,13 @@ colour blindness and in grey.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 import flexfa4
-from flexfa4.errors import ArgumentError, MissingPackageError
+from flexfa4.errors import ArgumentError, MissingPackageError, describe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,9 +41,9 @@ def plot_mask(
     q_len: int | None = None,
     kv_len: int | None = None,
     *,
-    batch: int = 0,
-    head: int = 0,
-    block_size: int | tuple[int, int] = 128,
+    batch_index: int = 0,
+    head_index: int = 0,
+    block_size: int | tuple[int, int] | None = None,
     title: str = "",
 ) -> Figure:
     """Draw a mask for one batch entry and head: every score at the left, every block at the right.
@@ -51,9 +52,10 @@ def plot_mask(
         mask: a BlockMask; or a mask function or text, then with `q_len` and `kv_len`.
         q_len: queries; not given for a BlockMask.
         kv_len: keys; None takes `q_len`.
-        batch: which batch entry to draw.
-        head: which query head to draw.
-        block_size: queries and keys in a block, or one number for both; a BlockMask has its own.
+        batch_index: which batch entry to draw.
+        head_index: which query head to draw.
+        block_size: queries and keys in a block, or one number for both; None takes the default of
+            `create_block_mask`. Not given for a BlockMask, which has its own.
         title: what to write above the picture.
 
     Returns:
@@ -61,15 +63,19 @@ def plot_mask(
 
     Raises:
         MissingPackageError: matplotlib is not installed.
-        ArgumentError: sizes are missing, too large or contradict the BlockMask.
+        ArgumentError: sizes are missing, too large or contradict the BlockMask, or there is no such
+            batch entry or head.
     """
-    block_mask = _as_block_mask(mask, q_len, kv_len, batch, head, block_size)
+    _check_index("batch_index", batch_index)
+    _check_index("head_index", head_index)
+    sizes = _Sizes(q_len, kv_len, batch_index + 1, head_index + 1, block_size)
+    block_mask = _as_block_mask(mask, sizes)
     rows, columns = block_mask.q_len, block_mask.kv_len
     panel = 4.2 * (rows / columns if _is_drawn_to_scale(rows, columns) else 1.0)
     figure = new_figure(width=10.0, height=min(panel, 10.0) + 1.2)
     tokens, blocks = figure.subplots(1, 2)
-    draw_tokens(tokens, block_mask, batch=batch, head=head)
-    draw_blocks(blocks, block_mask, batch=batch, head=head)
+    draw_tokens(tokens, block_mask, batch_index=batch_index, head_index=head_index)
+    draw_blocks(blocks, block_mask, batch_index=batch_index, head_index=head_index)
     if title:
         figure.suptitle(title)
     return figure
@@ -88,11 +94,13 @@ def new_figure(*, width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
 
 
-def draw_tokens(axes: Axes, block_mask: BlockMask, *, batch: int = 0, head: int = 0) -> None:
+def draw_tokens(
+    axes: Axes, block_mask: BlockMask, *, batch_index: int = 0, head_index: int = 0
+) -> None:
     """Draw which key each query sees, a pixel for each score."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    seen = _entry(block_mask.to_dense(), batch, head)
+    seen = _entry(block_mask.to_dense(), batch_index, head_index)
     q_len, kv_len = seen.shape
     axes.imshow(
         seen.to(torch.uint8).numpy(),
@@ -110,11 +118,13 @@ def draw_tokens(axes: Axes, block_mask: BlockMask, *, batch: int = 0, head: int 
     _label(axes, q_len, kv_len)
 
 
-def draw_blocks(axes: Axes, block_mask: BlockMask, *, batch: int = 0, head: int = 0) -> None:
+def draw_blocks(
+    axes: Axes, block_mask: BlockMask, *, batch_index: int = 0, head_index: int = 0
+) -> None:
     """Draw which blocks are skipped, computed under the mask, or computed without it."""
     from matplotlib.colors import ListedColormap
 
-    kinds = _entry(block_mask.block_kinds(), batch, head)
+    kinds = _entry(block_mask.block_kinds(), batch_index, head_index)
     rows, columns = kinds.shape
     q_len, kv_len = block_mask.shape[-2:]
     height, width = block_mask.block_size
@@ -183,58 +193,90 @@ def _quarters(length: int) -> list[int]:
     return sorted({length * i // 4 for i in range(5)})
 
 
-def _entry(table: torch.Tensor, batch: int, head: int) -> torch.Tensor:
+def _entry(table: torch.Tensor, batch_index: int, head_index: int) -> torch.Tensor:
     """Return one batch entry and head of a table (B or 1, H or 1, rows, columns), on the CPU."""
-    for name, index, size in (("batch", batch, table.shape[0]), ("head", head, table.shape[1])):
-        if not 0 <= index < size and size != 1:
+    batches, heads = table.shape[:2]
+    for name, index, size in (
+        ("batch_index", batch_index, batches),
+        ("head_index", head_index, heads),
+    ):
+        _check_index(name, index)
+        if index >= size != 1:  # a single entry serves all
             raise ArgumentError(
                 name=name,
                 found_value=index,
-                expected=f"0 to {size - 1}",
-                rewrite=f"{name}=0",
+                expected=f"an entry of the mask, of which there are {size}",
+                rewrite=f"{name}=0" if size else "a mask that is made for at least one",
             )
-    return table[batch % table.shape[0], head % table.shape[1]].detach().cpu()
+    return table[batch_index % batches, head_index % heads].detach().cpu()
 
 
-def _as_block_mask(
-    mask: BlockMask | Callable[..., Any] | str,
-    q_len: int | None,
-    kv_len: int | None,
-    batch: int,
-    head: int,
-    block_size: int | tuple[int, int],
-) -> BlockMask:
+def _check_index(name: str, index: Any) -> None:
+    if not isinstance(index, int) or isinstance(index, bool) or index < 0:
+        raise ArgumentError(
+            name=name,
+            found_value=describe(index),
+            expected="an int, counted from 0",
+            rewrite=f"{name}=0",
+        )
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """The sizes for which a mask is drawn; None where they were not given."""
+
+    q_len: int | None
+    kv_len: int | None
+    batch: int
+    heads: int
+    block_size: int | tuple[int, int] | None
+
+
+def _as_block_mask(mask: BlockMask | Callable[..., Any] | str, sizes: _Sizes) -> BlockMask:
     """Return the BlockMask to draw, made from a mask function or text where needed."""
-    from flexfa4.block_mask import BlockMask
+    from flexfa4.block_mask import BLOCK_SIZE, BlockMask
 
     if isinstance(mask, BlockMask):
-        if (q_len, kv_len) not in ((None, None), tuple(mask.shape[-2:])):
-            raise ArgumentError(
-                name="q_len, kv_len",
-                found_value=f"{q_len}, {kv_len}",
-                expected=f"nothing, or the BlockMask's own {tuple(mask.shape[-2:])}",
-                rewrite="plot_mask(block_mask)",
-            )
+        _check_agrees(mask, sizes)
         _check_size(mask.q_len, mask.kv_len)
         return mask
-    if q_len is None:
+    if sizes.q_len is None:
         raise ArgumentError(
             name="q_len",
             found_value=None,
             expected="the number of queries, for a mask that is not a BlockMask",
             rewrite="plot_mask(mask, 1024)",
         )
-    kv_len = q_len if kv_len is None else kv_len
-    _check_size(q_len, kv_len)
+    kv_len = sizes.q_len if sizes.kv_len is None else sizes.kv_len
+    _check_size(sizes.q_len, kv_len)
     made: BlockMask = flexfa4.create_block_mask(
         mask,
-        batch=batch + 1,
-        heads=head + 1,
-        q_len=q_len,
+        batch=sizes.batch,
+        heads=sizes.heads,
+        q_len=sizes.q_len,
         kv_len=kv_len,
-        block_size=block_size,
+        block_size=BLOCK_SIZE if sizes.block_size is None else sizes.block_size,
     )
     return made
+
+
+def _check_agrees(mask: BlockMask, sizes: _Sizes) -> None:
+    """Refuse sizes that a BlockMask has already, unless they are its own lengths."""
+    lengths = (mask.q_len, mask.kv_len)
+    if (sizes.q_len, sizes.kv_len) not in ((None, None), lengths):
+        raise ArgumentError(
+            name="q_len, kv_len",
+            found_value=f"{sizes.q_len}, {sizes.kv_len}",
+            expected=f"nothing, or the BlockMask's own {lengths}",
+            rewrite="plot_mask(block_mask)",
+        )
+    if sizes.block_size is not None:
+        raise ArgumentError(
+            name="block_size",
+            found_value=describe(sizes.block_size),
+            expected=f"None for a BlockMask, which is drawn with its own blocks {mask.block_size}",
+            rewrite="plot_mask(block_mask)",
+        )
 
 
 def _check_size(q_len: int, kv_len: int) -> None:

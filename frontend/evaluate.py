@@ -1,10 +1,9 @@
 """A graph's meaning on torch tensors, for a rectangle of (b, h, q, kv) at a time.
 
 A `Program` is compiled once from one or more roots that share their sub-expressions; `run`
-evaluates
-them over `Lanes`.  Every value keeps the rank that it needs: what depends on ``h`` alone is a
-``(1, heads, 1, 1)`` tensor however large the rectangle is, so hoisting comes from broadcasting.
-Full-size temporaries are overwritten in place as soon as they are dead.
+evaluates them over `Lanes`.  Every value keeps the rank that it needs: what depends on ``h`` alone
+is a ``(1, heads, 1, 1)`` tensor however large the rectangle is, so hoisting comes from
+broadcasting.  Full-size temporaries are overwritten in place as soon as they are dead.
 
 This is the semantics of record: the CPU backend runs it tile by tile, mask analysis decides tiles
 with it, and the tests hold every other backend against it.  It does not trace, simplify or
@@ -148,7 +147,6 @@ class Program:
             )
         self._results = tuple(register[r] for r in roots)
         self._owns_score = owns_score
-        self.uses_score = any(n.op == "input" and n.attr == "score" for n in order)
 
     def run(
         self,

@@ -66,6 +66,7 @@ class DTypeRule:
         result: the result's dtype, or None for the operands' common dtype.
         minimum: operands are converted up to at least this dtype.
         first: dtype of the first operand where it does not take part in promotion (``where``).
+        mixed: operands of different dtypes are promoted; they are refused where this is False.
     """
 
     arity: int
@@ -73,6 +74,7 @@ class DTypeRule:
     result: DType | None = None
     minimum: DType = BOOL
     first: DType | None = None
+    mixed: bool = True
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ ARITHMETIC1 = DTypeRule(1, _NUMBER, minimum=I32)
 FLOAT1 = DTypeRule(1, _F, minimum=F32)
 FLOAT2 = DTypeRule(2, _F, minimum=F32)
 COMPARE = DTypeRule(2, _ANY, result=BOOL)
-BITS2 = DTypeRule(2, _BITS)
+BITS2 = DTypeRule(2, _BITS, mixed=False)
 BITS1 = DTypeRule(1, _BITS)
 SHIFT = DTypeRule(2, _I, minimum=I32)
 SELECT = DTypeRule(3, _ANY, first=BOOL)
@@ -335,7 +337,7 @@ def apply(name: str, *args: Node) -> Node:
     else:
         head, tail = (), promote(*args, minimum=rule.minimum)
         accepted = tail[0].dtype in rule.operands
-    if not accepted:
+    if not accepted or not (rule.mixed or len({a.dtype for a in args}) == 1):
         raise _operand_error(name, args, rule)
     operands = head + tail
     lengths = {a.length for a in operands} - {None}
@@ -345,14 +347,21 @@ def apply(name: str, *args: Node) -> Node:
     return intern(name, operands, None, rule.result or tail[0].dtype, length)
 
 
+def written(name: str) -> str:
+    """Return how people write an op: its operator's symbol, or its function's name."""
+    text = OPS[name].text
+    return text.name if isinstance(text, Call) else text.symbol
+
+
 def _operand_error(name: str, args: tuple[Node, ...], rule: DTypeRule) -> OperandError:
     names = sorted(d.value for d in rule.operands)
     first = f"{rule.first.value} first, then " if rule.first else ""
+    alike = ", the same for both" if not rule.mixed else ""
     hint = "a condition: compare with != 0" if rule.first or BOOL in rule.operands else "a number"
     return OperandError(
-        name=f"`{name}`",
+        name=f"`{written(name)}`",
         operands=", ".join(a.dtype.value for a in args),
-        expected=first + " or ".join(names),
+        expected=first + " or ".join(names) + alike,
         rewrite=f"convert the operand to {hint}",
     )
 
@@ -360,7 +369,7 @@ def _operand_error(name: str, args: tuple[Node, ...], rule: DTypeRule) -> Operan
 def _length_error(name: str, args: tuple[Node, ...], reduces: bool) -> OperandError:
     shapes = ", ".join("a number" if a.length is None else f"a vector of {a.length}" for a in args)
     return OperandError(
-        name=f"`{name}`",
+        name=f"`{written(name)}`",
         operands=shapes,
         expected="a vector" if reduces else "numbers, and vectors of one length",
         rewrite="index the captured tensors so that one axis of the same size is left",

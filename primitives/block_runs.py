@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-_PARTIAL, _FULL = 1, 2
+from flexfa4.frontend.blocks import EMPTY, PARTIAL
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def merge_rows(kinds: torch.Tensor, rows: int) -> torch.Tensor:
         kinds = torch.cat((kinds, kinds[-1:].expand(missing, nk)))
     grouped = kinds.view(-1, rows, nk)
     low, high = grouped.amin(1), grouped.amax(1)
-    return torch.where(low == high, low, torch.full_like(low, _PARTIAL))
+    return torch.where(low == high, low, torch.full_like(low, PARTIAL))
 
 
 def runs_of_row(kinds: list[int], block: int, length: int, width: int) -> tuple[Run, ...]:
@@ -72,14 +72,14 @@ def runs_of_row(kinds: list[int], block: int, length: int, width: int) -> tuple[
             runs.append(Run(start, stop, tuple(partial)))
 
     for j, kind in enumerate(kinds):
-        if not kind:
+        if kind == EMPTY:
             continue
         low, high = j * block, min(length, (j + 1) * block)
         if low != stop or high - start > width:
             close()
             start, partial = low, []
         stop = high
-        if kind == _PARTIAL:
+        if kind == PARTIAL:
             if partial and partial[-1][1] == low:
                 partial[-1] = (partial[-1][0], high)
             else:

@@ -168,6 +168,13 @@ TRACING = [
         errors.ArityError,
         "def fn(*args):\n    return args[0]\nflexfa4.trace(fn)",
     ),
+    Mistake("trace_of_a_number", errors.NotAFunctionError, "flexfa4.trace(3)"),
+    Mistake(
+        "unknown_attribute",
+        errors.UnknownAttributeError,
+        score_mod("return score.sigmoyd()"),
+        score_mod("return score{instead}()"),
+    ),
     Mistake("mod_of_wrong_type", errors.ArgumentError, "attention(query, key, value, score_mod=3)"),
     Mistake(
         "mask_of_wrong_type", errors.ArgumentError, "attention(query, key, value, block_mask=ids)"
@@ -202,6 +209,18 @@ TRACING = [
         'attention(query, key, value, score_mod="q >= kv")',
     ),
     Mistake("bits_of_float", errors.OperandError, mask_mod("return (q_idx / 2) & (kv_idx < 3)")),
+    Mistake(
+        "bits_of_condition_and_integer",
+        errors.OperandError,
+        mask_mod("return (q_idx >= kv_idx) & q_idx - kv_idx < 4"),
+        mask_mod("return {instead}"),
+    ),
+    Mistake(
+        "chained_comparison_of_and",
+        errors.TracedBoolError,
+        mask_mod("return q_idx >= kv_idx & q_idx - kv_idx < 4"),
+        mask_mod("return {instead}"),
+    ),
     Mistake("precedence_of_and", errors.OperandError, mask_mod("return q_idx - 1.5 & kv_idx < 3")),
     Mistake(
         "vector_lengths",
@@ -427,7 +446,9 @@ MISTAKES = (*TRACING, *TEXTS, *TENSORS, *ARGUMENTS, *MASKS, *OTHERS)
 
 # What code that knows nothing of the catalogue would catch.
 USUAL: dict[type[FlexFA4Error], type[Exception]] = {
+    errors.NotAFunctionError: TypeError,
     errors.TracedBoolError: TypeError,
+    errors.UnknownAttributeError: AttributeError,
     errors.TracedNumberError: TypeError,
     errors.UnsupportedFunctionError: NotImplementedError,
     errors.ArityError: TypeError,

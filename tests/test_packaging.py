@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -36,6 +38,25 @@ def listed(section: str, opening: str) -> set[str]:
     return {line.strip().strip('",') for line in text.splitlines() if line.strip()}
 
 
+def requirements(name: str) -> set[str]:
+    """Return the packages that pyproject.toml lists under a name, without their versions."""
+    found = re.search(rf"^{name} = \[(.*?)\]\n", PYPROJECT, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return set(re.findall(r'"([\w-]+)', found[1]))
+
+
+def packages_imported_in(*folders: str) -> set[str]:
+    """Return the top-level names of what modules import, the standard library's and ours apart."""
+    names = set()
+    for path in (p for folder in folders for p in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names.add(node.module.split(".")[0])
+    return names - sys.stdlib_module_names - {"flexfa4"}
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Build the wheel and the sdist from a copy of the sources; return their paths."""
@@ -59,6 +80,16 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     )
     wheel, sdist = done.stdout.split()[-2:]
     return copy / "dist" / wheel, copy / "dist" / sdist
+
+
+def test_the_dependencies_are_what_shipped_code_imports() -> None:
+    needed = requirements("dependencies") | requirements("plot")
+    assert packages_imported_in("flexfa4", *MAPPED) == needed
+
+
+def test_tests_and_scripts_import_only_what_the_test_extra_brings() -> None:
+    brought = requirements("dependencies") | requirements("plot") | requirements("test")
+    assert packages_imported_in("tests", "benchmarks", "examples") <= brought
 
 
 def test_the_package_list_names_every_package() -> None:

@@ -11,6 +11,7 @@ second costs a check at run time.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,8 +25,10 @@ from flexfa4.frontend.analysis.intervals import (
     Interval,
     point,
 )
-from flexfa4.frontend.ir import BOOL, F32, I32, Buffer, DType, Node, Scalar, topological
+from flexfa4.frontend.binding import BoundGraph
+from flexfa4.frontend.ir import BOOL, F32, I32, Buffer, DType, Graph, Node, Scalar, topological
 from flexfa4.frontend.ops import OPS
+from flexfa4.frontend.sizes import Sizes
 
 Leaf = Callable[[Node], "Interval | None"]
 
@@ -151,3 +154,47 @@ def prove_loads(root: Node, domain: Domain) -> dict[Node, bool]:
         for node in found
         if node.op == "load"
     }
+
+
+@dataclass(frozen=True)
+class Premises:
+    """What proofs about a call rest on: a graph, its captured numbers, and sizes; hashable.
+
+    Attributes:
+        graph: the graph.
+        scalars: values of its captured numbers.
+        shapes: shapes of its captured tensors.
+        sizes: sizes of the call.
+    """
+
+    graph: Graph
+    scalars: tuple[int | float, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    sizes: Sizes
+
+    def domain(self) -> Domain:
+        """Return the same for interval analysis."""
+        sizes = self.sizes
+        return Domain(
+            b=sizes.batch,
+            h=sizes.heads,
+            q_len=sizes.q_len,
+            kv_len=sizes.kv_len,
+            num_heads=sizes.heads,
+            num_kv_heads=sizes.kv_heads,
+            scalars=dict(zip(self.graph.scalars, self.scalars, strict=True)),
+            shapes=dict(zip(self.graph.buffers, self.shapes, strict=True)),
+        )
+
+
+def premises(bound: BoundGraph, sizes: Sizes) -> Premises:
+    """Return what proofs about a call rest on."""
+    shapes = tuple([tuple(t.shape) for t in bound.tensors])
+    return Premises(bound.graph, bound.scalars, shapes, sizes)
+
+
+@functools.lru_cache(maxsize=1024)
+def unproved_loads(given: Premises) -> frozenset[Node]:
+    """Return the loads whose indices are not proved to be in range."""
+    proved = prove_loads(given.graph.root, given.domain())
+    return frozenset(load for load, holds in proved.items() if not holds)

@@ -213,7 +213,7 @@ def score_facts(graph: Graph) -> ScoreFacts:
         kv_slope,
         None if constant is _ZERO else constant,
         None if varying is _ZERO else varying,
-        _inner_scale(root),
+        inner_scale(root),
         derivatives(graph),
         _loads(root),
         _pipes(root),
@@ -272,7 +272,8 @@ def _simple(part: Node | None) -> Node:
     return _ZERO if part is None else simplify(part)
 
 
-def _inner_scale(root: Node) -> InnerScale | None:
+def inner_scale(root: Node) -> InnerScale | None:
+    """Return the one product through which the score enters, see `InnerScale`."""
     users: dict[Node, set[Node]] = {}
     for node in topological(root):
         for arg in node.args:

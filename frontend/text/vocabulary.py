@@ -152,7 +152,7 @@ def quote(name: str) -> str:
 def unquote(word: str) -> str:
     """Return the name behind a word of the text, in backticks or not."""
     if not word.startswith("`"):
-        return word
+        return str(word)  # not a parser's token
     return word[1:-1].encode("ascii", "backslashreplace").decode("unicode_escape")
 
 

@@ -5,7 +5,9 @@
     trace            the entry: cache of traces, `resolve`, `Mod`
     contract         how many parameters a mod has, and what it may return
     captures         wraps what a function closes over, so that a trace can record it
-    recording        stand-ins for functions, objects and modules that note what is read
+    recording        functions rebuilt so that what they read is noted
+    objects          stand-ins for objects, classes and modules that note what is read
+    escapes          the net below: code of the user's that runs without being rebuilt is refused
     sources          expressions that read a captured value again, and the checks of a trace
     hosts            captured numbers and tensors, and computations on them alone
     indexing         captured tensors indexed by traced values

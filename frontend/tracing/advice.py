@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,10 @@ class Found:
 
 
 class Parents:
-    """The parent and the following sibling of every node of a tree."""
+    """The parent and the following sibling of every node of a tree, and the text around it."""
 
-    def __init__(self, tree: ast.AST) -> None:
+    def __init__(self, tree: ast.AST, lines: Sequence[str] = ()) -> None:
+        self._lines = lines
         self._parent: dict[ast.AST, ast.AST] = {}
         for node in ast.walk(tree):
             for child in ast.iter_child_nodes(node):
@@ -36,6 +37,13 @@ class Parents:
     def of(self, node: ast.AST) -> ast.AST | None:
         """Return the parent of a node."""
         return self._parent.get(node)
+
+    def has_parentheses(self, node: ast.expr) -> bool:
+        """Return whether an expression stands in parentheses of its own."""
+        end_line, end = node.end_lineno or 0, node.end_col_offset or 0
+        before = self._lines[node.lineno - 1].encode()[: node.col_offset].rstrip()
+        after = self._lines[end_line - 1].encode()[end:].lstrip()
+        return before.endswith(b"(") and after.startswith(b")")
 
     def next_statement(self, node: ast.stmt) -> ast.stmt | None:
         """Return the statement after `node` in the same block."""
@@ -128,6 +136,62 @@ def _operand(node: ast.expr) -> str:
     return _text(node) if is_atom else f"({_text(node)})"
 
 
+# ---- & binds tighter than comparisons ------------------------------------------------------------
+
+_BITWISE: Final = (ast.BitAnd, ast.BitXor, ast.BitOr)
+
+
+def parentheses(node: ast.expr, parents: Parents) -> Found | None:
+    """Return the comparison around an ``&``, ``|`` or ``^`` that was meant to join comparisons."""
+    parent = parents.of(node)
+    while isinstance(parent, ast.BinOp) and isinstance(parent.op, _BITWISE):
+        parent = parents.of(parent)
+    if not isinstance(node, ast.BinOp) or not isinstance(parent, ast.Compare):
+        return None
+    instead = _regrouped(parent, parents)
+    return None if instead is None else _found(parent, "a comparison", _text(node), instead)
+
+
+def _regrouped(node: ast.Compare, parents: Parents) -> ast.expr | None:
+    """Return a comparison read as if ``&`` bound looser: ``a < b & c < d`` as both conditions.
+
+    None where no operand is an ``&``, ``|`` or ``^`` without parentheses of its own, and where the
+    parts would be numbers again.
+    """
+    groups: list[list[ast.expr | ast.cmpop]] = [[]]
+    joints: list[ast.operator] = []
+
+    def split(term: ast.expr) -> None:
+        is_joint = isinstance(term, ast.BinOp) and isinstance(term.op, _BITWISE)
+        if is_joint and not parents.has_parentheses(term):
+            assert isinstance(term, ast.BinOp)
+            split(term.left)
+            joints.append(term.op)
+            groups.append([])
+            split(term.right)
+        else:
+            groups[-1].append(term)
+
+    split(node.left)
+    for comparison, term in zip(node.ops, node.comparators, strict=True):
+        groups[-1].append(comparison)
+        split(term)
+    if not joints or any(len(g) == 1 and isinstance(g[0], ast.BinOp) for g in groups):
+        return None
+    conditions = [_elementwise(_condition(group)) for group in groups]
+    # through text, for the joints bind by their own order
+    words = {ast.BitAnd: "&", ast.BitXor: "^", ast.BitOr: "|"}
+    pieces = [f"({_text(conditions[0])})"]
+    for joint, condition in zip(joints, conditions[1:], strict=True):
+        pieces += [words[type(joint)], f"({_text(condition)})"]
+    return ast.parse(" ".join(pieces), mode="eval").body
+
+
+def _condition(group: list[Any]) -> ast.expr:
+    """Return the comparison of terms and signs that alternate, or the one term."""
+    return ast.Compare(group[0], group[1::2], group[2::2]) if len(group) > 1 else group[0]
+
+
 # ---- who asks for a truth value ------------------------------------------------------------------
 
 _COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
@@ -139,7 +203,8 @@ def truth(node: ast.expr, parents: Parents) -> Found | None:
     # the node itself holds the operator
     if isinstance(node, ast.Compare) and len(node.ops) > 1:
         first = _text(ast.Compare(node.left, node.ops[:1], node.comparators[:1]))
-        return Found(node, "a chained comparison", first, _text(_whole(node, parents)))
+        instead = _regrouped(node, parents) or _whole(node, parents)
+        return Found(node, "a chained comparison", first, _text(instead))
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
         return _found(node, "`in`", _text(node.left), _whole(node, parents))
     if isinstance(node, ast.BoolOp):

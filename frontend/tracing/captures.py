@@ -6,19 +6,21 @@ A `Session` is one trace.  `Session.wrap` turns a captured value into what the m
     tensor, numpy array           HostTensor: a buffer; sizes may change along indexed axes
     function, partial, method     rebuilt, so that what *it* captures is wrapped too (`recording`)
     list, tuple, dict             the same container of wrapped elements
-    module, object                a recording stand-in that wraps what is read (`recording`)
+    object, class, module         a stand-in that wraps what is read (`objects`)
     bool, None, str, dtype ...    itself; a call with another value is traced anew
-    everything else               itself; a call with another object is traced anew
+    enum member, C function       itself; a call with another one is traced anew
 
 The session declares the scalars and buffers that the graph reads and collects in a
 `sources.Program` how to read them and under which conditions the trace holds.  A mod is a pure
-function: changing something captured is an error.  What a class that is instantiated inside the mod
-reads from its module is taken as constant, since its methods are not rebuilt.
+function: changing something captured is an error, and so is reading a value in a way that could
+not be repeated (`escapes`).
 """
 
 from __future__ import annotations
 
+import collections
 import copy
+import enum
 import functools
 import math
 import numbers
@@ -33,16 +35,25 @@ import torch
 from flexfa4.errors import CaptureError
 from flexfa4.frontend import ir
 from flexfa4.frontend.ir import F32, I32, Buffer, Graph, Node, Scalar
-from flexfa4.frontend.tracing import locate, recording
+from flexfa4.frontend.tracing import locate, objects, recording
 from flexfa4.frontend.tracing.hosts import MATH_FUNCTIONS, HostScalar, HostTensor
 from flexfa4.frontend.tracing.proxies import Traced, dtype_class
 from flexfa4.frontend.tracing.sources import Attr, Call, Item, Program, Source, describe, identifier
 
 _BY_VALUE: Final = (
     bool, type(None), str, bytes, complex, range, torch.dtype, torch.device, torch.layout,
-    torch.memory_format, frozenset, set, type(Ellipsis),
+    torch.memory_format, slice, type(Ellipsis), type(NotImplemented),
 )  # fmt: skip
-
+# Python's own functions and descriptors: what they give depends on their arguments alone.
+_STATELESS: Final = (
+    operator.itemgetter, operator.attrgetter, operator.methodcaller, types.MethodDescriptorType,
+    types.WrapperDescriptorType, types.GetSetDescriptorType, types.ClassMethodDescriptorType,
+    object,
+)  # fmt: skip
+_PURE_MODULES: Final = (
+    "builtins", "math", "cmath", "operator", "_operator", "itertools", "functools", "_functools",
+    "_bisect", "_heapq", "_collections", "_abc", "torch", "numpy",
+)  # fmt: skip
 
 _CACHED_FUNCTION: Final[Any] = type(functools.lru_cache(int))
 
@@ -54,6 +65,7 @@ class Session:
         program: how to read the captured values and check that the trace holds.
         globals_read: for each module by the id of its globals, the function through which they are
             read and what was read.
+        stand_ins: the stand-in of each object and class, by its id, and from where it was read.
     """
 
     def __init__(self) -> None:
@@ -64,6 +76,7 @@ class Session:
         self._static: dict[str, dict[int, int]] = {}
         self._made: dict[int, torch.Tensor] = {}
         self.globals_read: dict[int, tuple[Source, dict[str, Any]]] = {}
+        self.stand_ins: dict[int, tuple[Source, Any]] = {}
         self._snapshots: list[tuple[Source, Callable[[], bool]]] = []
 
     # ---- leaves of the graph --------------------------------------------------------------------
@@ -166,7 +179,7 @@ class Session:
     def specialise(self, source: Source, value: Any) -> None:
         """Require this value on each call."""
         guard = f"{describe(source)} == {value!r}"
-        if type(value) in (set, frozenset):
+        if type(value) is set:
             value = value.copy()
         kind = type(value)
         if value is None or kind is bool:
@@ -234,11 +247,10 @@ class Session:
             return self.wrap(torch.as_tensor(value), Call(torch.as_tensor, (source,)))
         if isinstance(value, _CACHED_FUNCTION):
             return self.wrap(value.__wrapped__, Attr(source, "__wrapped__"), parents)
-        stand_in = recording.instance(self, value, source)
-        if stand_in is None:
+        if type(value) in _STATELESS:
             self.require_same(source, value)
             return value
-        return stand_in
+        return objects.instance(self, value, source)
 
     def watch(self, source: Source, unchanged: Callable[[], bool]) -> None:
         """Remember to check after the trace that something captured was not changed."""
@@ -278,7 +290,10 @@ def _partial(session: Session, value: Any, source: Source, parents: Any) -> Any:
     function = session.wrap(value.func, Attr(source, "func"), parents)
     args = session.wrap(value.args, Attr(source, "args"), parents)
     keywords = session.wrap(value.keywords, Attr(source, "keywords"), parents)
-    return functools.partial(function, *args, **keywords)
+    rebuilt = functools.partial(function, *args, **keywords)
+    for name, v in vars(value).items():
+        setattr(rebuilt, name, session.wrap(v, Attr(source, name), parents))
+    return rebuilt
 
 
 def _method(session: Session, value: types.MethodType, source: Source, parents: Any) -> Any:
@@ -289,6 +304,8 @@ def _method(session: Session, value: types.MethodType, source: Source, parents: 
 
 def _sequence(session: Session, value: Any, source: Source, parents: Any) -> Any:
     kind, length = type(value), len(value)
+    if objects.is_users(kind):
+        return objects.instance(session, value, source)
     if all(type(v) in _BY_VALUE for v in value):
         before = copy.copy(value)
         session.program.check(source, lambda v: type(v) is kind and v == before, "all equal")
@@ -310,12 +327,37 @@ def _sequence(session: Session, value: Any, source: Source, parents: Any) -> Any
     return wrapped
 
 
+def _set(session: Session, value: Any, source: Source, parents: Any) -> Any:
+    if objects.is_users(type(value)):
+        return objects.instance(session, value, source)
+    _require_constants(value, source, "a set")
+    session.specialise(source, value)
+    same = copy.copy(value)
+    session.watch(source, lambda: bool(same == value))
+    return same
+
+
+def _require_constants(values: Any, source: Source, kind: str) -> None:
+    for value in values:
+        code = isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType))
+        if not (objects.is_constant(value) or code or isinstance(value, _BY_VALUE)):
+            raise CaptureError(
+                where=locate.here(),
+                name=f"`{describe(source)}`",
+                kind=f"{kind} of {type(value).__name__} objects",
+                rewrite="a list or a dict that holds them as values",
+            )
+
+
 def _mapping(session: Session, value: Any, source: Source, parents: Any) -> Any:
     kind, keys = type(value), list(value)
+    if objects.is_users(kind):
+        return objects.instance(session, value, source)
+    _require_constants(keys, source, "a dict with keys")
     session.program.check(source, lambda v: type(v) is kind and list(v) == keys, "keys")
     items = {k: session.wrap(v, Item(source, k), parents) for k, v in value.items()}
     wrapped = copy.copy(value)
-    wrapped.update(items)
+    dict.update(wrapped, items)  # Counter's own adds
 
     def unchanged() -> bool:
         return list(wrapped) == keys and all(wrapped[k] is items[k] for k in keys)
@@ -325,13 +367,36 @@ def _mapping(session: Session, value: Any, source: Source, parents: Any) -> Any:
 
 
 def _builtin(session: Session, value: Any, source: Source, parents: Any) -> Any:
+    owner = getattr(value, "__self__", None)
+    if owner is not None and not isinstance(owner, (types.ModuleType, type)):
+        # a method of a list, a dict ...: that of the wrapped one
+        session.require_type(source, value)
+        name = value.__name__
+        session.program.check(source, lambda v: v.__name__ == name, ("name", name))
+        return getattr(session.wrap(owner, Attr(source, "__self__"), parents), name)
     session.require_same(source, value)
+    module = str(value.__module__ or "torch").split(".")[0]
+    if module not in _PURE_MODULES:
+        return functools.partial(objects.refuse_compiled, describe(source))
     return MATH_FUNCTIONS.get(value.__name__, value) if value.__module__ == "math" else value
 
 
-def _same(session: Session, value: Any, source: Source, parents: Any) -> Any:
+def _class(session: Session, value: type, source: Source, parents: Any) -> Any:
     session.require_same(source, value)
-    return value
+    return objects.user_class(session, value, source) if objects.is_users(value) else value
+
+
+def _enum_member(session: Session, value: enum.Enum, source: Source, parents: Any) -> Any:
+    return objects.enum_member(session, value, source)
+
+
+def _converted(kind: type) -> Callable[[Session, Any, Source, Any], Any]:
+    """Wrap by its content what is a view of, or as good as, a container of this kind."""
+
+    def wrap(session: Session, value: Any, source: Source, parents: Any) -> Any:
+        return session.wrap(kind(value), Call(kind, (source,)), parents)
+
+    return wrap
 
 
 def _module(session: Session, value: types.ModuleType, source: Source, parents: Any) -> Any:
@@ -341,14 +406,13 @@ def _module(session: Session, value: types.ModuleType, source: Source, parents: 
     if locate.is_internal(value.__name__) or value.__name__.split(".")[0] == "numpy":
         session.require_same(source, value)
         return value
-    return recording.module(session, value, source)
+    return objects.module(session, value, source)
 
 
 def _number(session: Session, value: Any, source: Source, parents: Any) -> Any:
-    """Numbers of other libraries, and subclasses of int and float, by their plain value."""
-    if isinstance(value, (int, float)) and not hasattr(value, "dtype"):  # IntEnum and the like
-        session.require_same(source, value)
-        return value
+    """Numbers of other libraries by their plain value, subclasses of int and float as objects."""
+    if isinstance(value, (int, float)) and not hasattr(value, "dtype"):
+        return objects.instance(session, value, source)
     plain: Callable[..., Any] = int if isinstance(value, numbers.Integral) else float
     return session.wrap(plain(value), Call(plain, (source,)))
 
@@ -376,13 +440,17 @@ _WRAPPERS: Final[tuple[tuple[Any, Callable[[Session, Any, Source, Any], Any]], .
     (torch.Tensor, _tensor),
     (Traced, _traced),
     (_AnyMod, _mod),
+    (enum.Enum, _enum_member),
     (types.FunctionType, recording.function),
     (types.MethodType, _method),
     (functools.partial, _partial),
     ((list, tuple), _sequence),
     (dict, _mapping),
+    ((set, frozenset), _set),
+    ((collections.deque, type({}.values()), type({}.keys()), type({}.items())), _converted(list)),
+    (types.MappingProxyType, _converted(dict)),
     (types.ModuleType, _module),
-    (types.BuiltinFunctionType, _builtin),
-    (type, _same),
+    ((types.BuiltinFunctionType, types.MethodWrapperType), _builtin),
+    (type, _class),
     (numbers.Real, _number),
 )

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import types
+from collections.abc import Callable
 from typing import Any, Final, Literal, NoReturn
 
 import torch
 
-from flexfa4.errors import ArityError, ResultError, Where
+from flexfa4.errors import (
+    ArityError,
+    NotAFunctionError,
+    OperandError,
+    ResultError,
+    UnsupportedFunctionError,
+    Where,
+    describe,
+)
 from flexfa4.frontend.ir import BOOL, I32, Node
 from flexfa4.frontend.tracing import locate
 from flexfa4.frontend.tracing.proxies import Operators, as_node, op
@@ -120,13 +130,52 @@ def _refuse_result(mod: Any, kind: Kind, result: str, rewrite: str) -> NoReturn:
     )
 
 
+def called(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Call a mod, and explain what torch refuses before it asks the values that stand for tensors.
+
+    Raises:
+        UnsupportedFunctionError: the mod called a method of a class, ``torch.Tensor.abs(x)``.
+        OperandError: an argument of a torch function is no number and no tensor.
+    """
+    try:
+        return function(*arguments)
+    except TypeError as error:
+        message = str(error)
+        if found := _UNBOUND.match(message):
+            raise UnsupportedFunctionError(
+                where=locate.raised(error),
+                name=f"`torch.Tensor.{found[1]}`",
+                names="functions of torch, and methods of the values themselves",
+                rewrite=f"x.{found[1]}(...)",
+            ) from None
+        if found := _WRONG_ARGUMENT.match(message):
+            raise OperandError(
+                where=locate.raised(error),
+                name=f"`{found[1]}`",
+                operands=f"a {found[3]} as `{found[2]}`",
+                expected="traced values, captured tensors, numbers and bools",
+                rewrite="convert it to a number or a tensor",
+            ) from None
+        raise
+
+
+# messages of torch
+_UNBOUND: Final = re.compile(r"descriptor '(\w+)' for 'torch\._C\.")
+_WRONG_ARGUMENT: Final = re.compile(
+    r"(\w+)\(\): argument '(\w+)' \(position \d+\) must be \w+, not (\w+)"
+)
+
+
 def kind_of(fn: Any) -> Kind:
     """Return the kind of a mod by its number of parameters without defaults.
 
     Raises:
+        NotAFunctionError: it has none.
         ArityError: they are neither 4 nor 5.
     """
-    signature = _signature(fn) if callable(fn) else None
+    if not callable(fn):
+        raise NotAFunctionError(value=describe(fn), rewrite=SIGNATURES["mask"])
+    signature = _signature(fn)
     required = len(_required(signature)) if signature is not None else 0
     if required in (4, 5):
         return "score" if required == 5 else "mask"

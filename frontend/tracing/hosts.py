@@ -16,6 +16,7 @@ import functools
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -296,9 +297,24 @@ def evaluate(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     Exceptions of the function are the user's own and pass unchanged.
     """
     session = next(v for v in _flat((args, kwargs)) if is_host(v))._session
+    return compute(session, function, args, kwargs)
+
+
+def compute(
+    session: Session, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Compute now, and again on each call; `args` may hold `Reading` objects."""
     frozen = tuple(_freeze(a) for a in args), tuple((n, _freeze(a)) for n, a in kwargs.items())
     value = function(*map(_thaw, args), **{n: _thaw(a) for n, a in kwargs.items()})
     return session.computed(value, Call(function, *frozen))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A value as an operand of `compute`: what it is now, and how to read it again."""
+
+    value: Any
+    source: Source
 
 
 def _freeze(value: Any) -> Source:
@@ -308,6 +324,9 @@ def _freeze(value: Any) -> Source:
         source: Source = value._source
         return source
     kind = type(value)
+    if kind is Reading:
+        read: Source = value.source
+        return read
     if kind is list or isinstance(value, tuple):
         return Build(list if kind is list else tuple, tuple(map(_freeze, value)))
     if kind is slice:
@@ -323,6 +342,8 @@ def _thaw(value: Any) -> Any:
     if is_host(value):
         return value._value
     kind = type(value)
+    if kind is Reading:
+        return value.value
     if kind is list or isinstance(value, tuple):
         return (list if kind is list else tuple)(map(_thaw, value))
     if kind is slice:

@@ -48,6 +48,13 @@ def is_internal(module: str) -> bool:
     return any(module == name or module.startswith(name + ".") for name in _INTERNAL)
 
 
+def is_library(module: str) -> bool:
+    """Return whether a module comes with Python, torch or the compiler, not from the user."""
+    top = module.split(".")[0]
+    is_known = top in sys.stdlib_module_names or top == "numpy" or top.startswith("namedtuple_")
+    return is_internal(module) or (is_known and top != "__main__")
+
+
 def user_frame() -> FrameType | None:
     """Return the innermost frame on this thread's stack that runs the user's code."""
     frame: FrameType | None = sys._getframe(1)
@@ -64,6 +71,29 @@ def here() -> Where | None:
     return _where(frame.f_code, frame.f_lineno, _span_of_instruction(frame))
 
 
+def call(frame: FrameType) -> Where | None:
+    """Return the place in the user's source from which a frame was called."""
+    caller = frame.f_back
+    while caller is not None and is_library(str(caller.f_globals.get("__name__", ""))):
+        caller = caller.f_back
+    if caller is None:
+        return None
+    return _where(caller.f_code, caller.f_lineno, _span_of_instruction(caller))
+
+
+def raised(error: BaseException) -> Where | None:
+    """Return the innermost place in the user's source from which an exception came."""
+    where, traceback = None, error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if not is_library(str(frame.f_globals.get("__name__", ""))):
+            where = _where(
+                frame.f_code, traceback.tb_lineno, _span_of_code(frame.f_code, traceback.tb_lasti)
+            )
+        traceback = traceback.tb_next
+    return where
+
+
 def truth_request() -> Request:
     """Describe who is asking a traced value for one True or False."""
     return _request(advice.truth, "Python", "combine conditions with &, |, ~ and torch.where")
@@ -72,6 +102,11 @@ def truth_request() -> Request:
 def number_request() -> Request:
     """Describe who is asking a traced value for one number."""
     return _request(advice.number, "Python", "use a torch function or an operator")
+
+
+def parentheses() -> str:
+    """Return what is written, where ``&`` binds tighter than meant, with parentheses; else ""."""
+    return _request(advice.parentheses, "", "").rewrite
 
 
 def definition(code: CodeType) -> Where:
@@ -109,10 +144,14 @@ def _span(node: Any) -> Span:
 
 def _span_of_instruction(frame: FrameType) -> Span | None:
     """Return the span of the instruction that a frame is executing (None before Python 3.11)."""
+    return _span_of_code(frame.f_code, frame.f_lasti)
+
+
+def _span_of_code(code: CodeType, offset: int) -> Span | None:
     if sys.version_info < (3, 11):
         return None
-    for i, (line, end_line, column, end_column) in enumerate(frame.f_code.co_positions()):
-        if i == frame.f_lasti // 2:  # two bytes an instruction
+    for i, (line, end_line, column, end_column) in enumerate(code.co_positions()):
+        if i == offset // 2:  # two bytes an instruction
             if line is None or end_line is None or column is None or end_column is None:
                 return None
             return Span(line, column, end_line, end_column)
@@ -125,7 +164,8 @@ def _where(code: CodeType, line: int, span: Span | None) -> Where:
     text = linecache.getline(code.co_filename, line).rstrip("\n")
     name = "" if code.co_name == "<lambda>" else code.co_name
     if span is None or not text:
-        return Where(code.co_filename, line, text, len(text) - len(text.lstrip()), 0, name)
+        width = len(text.strip())
+        return Where(code.co_filename, line, text, len(text) - len(text.lstrip()), width, name)
     end = span.end_column if span.end_line == span.line else len(text.encode())
     start_chars, end_chars = (len(text.encode()[:n].decode(errors="ignore"))
                               for n in (span.column, end))  # fmt: skip
@@ -142,9 +182,14 @@ def _parse(filename: str) -> ast.Module | None:
         return None
 
 
-def _function_syntax(code: CodeType) -> ast.FunctionDef | ast.Lambda | None:
-    """Return the definition whose code this is, if exactly one on its first line fits."""
-    tree = _parse(code.co_filename)
+def _function_syntax(
+    code: CodeType, tree: ast.Module | None = None
+) -> ast.FunctionDef | ast.Lambda | None:
+    """Return the definition whose code this is, if exactly one on its first line fits.
+
+    `tree` is the parsed source where the caller needs nodes of its own tree.
+    """
+    tree = tree or _parse(code.co_filename)
     kind: Any = ast.Lambda if code.co_name == "<lambda>" else ast.FunctionDef
     found = []
     for node in ast.walk(tree) if tree else ():
@@ -155,8 +200,19 @@ def _function_syntax(code: CodeType) -> ast.FunctionDef | ast.Lambda | None:
                 found.append(node)
     if len(found) > 1:  # several lambdas on a line: the one around the code's own instructions
         inside = _spans_of_code(code)
-        found = [n for n in found if inside and all(_contains(_span(n), s) for s in inside)]
+        found = [
+            n
+            for n in found
+            if (all(_contains(_span(n), s) for s in inside) if inside else _compiles_to(n, code))
+        ]
     return found[0] if len(found) == 1 else None
+
+
+def _compiles_to(node: ast.expr, code: CodeType) -> bool:
+    """Return whether a lambda gives this code; not known where it reads variables around it."""
+    (made, *_) = compile(ast.Expression(node), code.co_filename, "eval").co_consts
+    alike = ("co_code", "co_names", "co_varnames", "co_consts")
+    return all(getattr(made, name, None) == getattr(code, name) for name in alike)
 
 
 def _spans_of_code(code: CodeType) -> list[Span]:
@@ -200,11 +256,14 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
 
 def _candidates(tree: ast.Module, frame: FrameType, span: Span | None) -> list[ast.expr]:
     """Return the expressions that the executing instruction may belong to, likeliest first."""
-    expressions = [n for n in ast.walk(tree) if isinstance(n, ast.expr)]
     if span is not None:
+        expressions = [n for n in ast.walk(tree) if isinstance(n, ast.expr)]
         return [n for n in expressions if _span(n) == span]
-    line = frame.f_lineno
-    return [n for n in expressions if n.lineno <= line <= (n.end_lineno or n.lineno)]
+    line, function = frame.f_lineno, _function_syntax(frame.f_code, tree)
+    own = _own_nodes(function) if function is not None else ast.walk(tree)
+    return [
+        n for n in own if isinstance(n, ast.expr) and n.lineno <= line <= (n.end_lineno or n.lineno)
+    ]
 
 
 def _request(describe: advice.Describe, construct: str, instead: str) -> Request:
@@ -214,10 +273,12 @@ def _request(describe: advice.Describe, construct: str, instead: str) -> Request
     span = _span_of_instruction(frame)
     tree = _parse(frame.f_code.co_filename)
     if tree is not None:
-        parents = advice.Parents(tree)
-        for node in _candidates(tree, frame, span):
-            found = describe(node, parents)
-            if found is not None:
-                where = _where(frame.f_code, frame.f_lineno, _span(found.node))
-                return Request(where, found.construct, found.expression, found.rewrite)
+        parents = advice.Parents(tree, linecache.getlines(frame.f_code.co_filename))
+        described = [describe(node, parents) for node in _candidates(tree, frame, span)]
+        all_found = [found for found in described if found is not None]
+        # by the line alone, several constructs may be meant: then none is named
+        if all_found and (span is not None or len({f.rewrite for f in all_found}) == 1):
+            found = all_found[0]
+            where = _where(frame.f_code, frame.f_lineno, _span(found.node))
+            return Request(where, found.construct, found.expression, found.rewrite)
     return Request(_where(frame.f_code, frame.f_lineno, span), construct, "this value", instead)

@@ -62,7 +62,10 @@ def op(name: str, *args: Node) -> Node:
     try:
         return ops.apply(name, *args)
     except OperandError as error:
-        raise OperandError(where=locate.here(), **error.fields) from None
+        fields = dict(error.fields)
+        if not ops.OPS[name].dtypes.mixed:
+            fields["rewrite"] = locate.parentheses() or fields["rewrite"]
+        raise OperandError(where=locate.here(), **fields) from None
 
 
 def as_node(value: Any) -> Node:
@@ -103,9 +106,18 @@ def operate(name: str, *args: Any) -> Any:
 
     if not hosts.any_traced(args):
         return hosts.evaluate(OPERATORS[name], args, {})
-    if not all(map(is_operand, args)):
-        return NotImplemented
+    if name in ("eq", "ne") and not all(map(is_operand, args)):
+        return NotImplemented  # as tensors do: q == None is False
+    for arg in args:
+        if not is_operand(arg) and _has_reflected(arg, name):
+            return NotImplemented
     return torch_functions.FUNCTIONS[name](*args)
+
+
+def _has_reflected(value: Any, name: str) -> bool:
+    """Return whether a class of the user's says what the operator means with it on the right."""
+    method = f"__r{OPERATORS[name].__name__.strip('_')}__"
+    return type(value).__module__ != "builtins" and hasattr(type(value), method)
 
 
 def refuse_number() -> NoReturn:

@@ -1,27 +1,25 @@
-"""Functions, objects and modules that a mod reaches, rebuilt so that their reads are seen.
+"""Functions that a mod reaches, rebuilt so that their reads are seen.
 
-A function is rebuilt around its own code object with wrapped closure variables and defaults, and
-with globals that are wrapped when they are first read.  An object or module is replaced by a
-stand-in whose attributes are read from the real one and wrapped; methods and properties run with
-the stand-in as ``self``.  `captures` decides which value gets which treatment and wraps what is
-read.
+A function is rebuilt around its own code object with wrapped closure variables and defaults, with
+globals that are wrapped when they are first read, and with builtins for which stand-ins are what
+they stand for.  `captures` decides which value gets which treatment and wraps what is read;
+`objects` has the stand-ins for objects, classes and modules.
 """
 
 from __future__ import annotations
 
 import builtins
-import inspect
 import operator
 import sys
 import types
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 
 from flexfa4.errors import CaptureError
-from flexfa4.frontend.tracing import locate
+from flexfa4.frontend.tracing import hosts, locate, objects
 from flexfa4.frontend.tracing.indexing import View
 from flexfa4.frontend.tracing.proxies import Traced
 from flexfa4.frontend.tracing.sources import (
@@ -33,7 +31,6 @@ from flexfa4.frontend.tracing.sources import (
     Global,
     KwDefault,
     Source,
-    describe,
 )
 
 if TYPE_CHECKING:
@@ -118,6 +115,10 @@ def _holds(cell: types.CellType, value: Any) -> Callable[[], bool]:
     return lambda: cell.cell_contents is value
 
 
+def _is_global(f: Any, name: str) -> bool:
+    return name in f.__globals__
+
+
 def _same_globals(f: Any, g: Any) -> bool:
     return f.__globals__ is g.__globals__
 
@@ -140,6 +141,27 @@ class _Globals(dict[str, Any]):
         )
         session.watch(Global(source, "a global"), lambda: len(self) == 2)
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a global, as ``globals().get(name)`` does."""
+        return self[name] if name in self else default  # noqa: SIM401 - it is what get() is
+
+    def __contains__(self, name: object) -> bool:
+        is_global = name in self._function.__globals__
+        if not dict.__contains__(self, name):
+            known = Call(_is_global, (self._source, Const(name)))
+            self._session.specialise(known, is_global)
+        return is_global
+
+    def _refuse(self, *args: Any) -> NoReturn:
+        raise CaptureError(
+            where=locate.here(),
+            name="`globals()`",
+            kind="read as a whole, with every name of the module",
+            rewrite='globals()["name"], or the name itself',
+        )
+
+    items = keys = values = copy = __iter__ = __reversed__ = __or__ = __ror__ = _refuse
+
     def __missing__(self, name: str) -> Any:
         if name not in self._read:
             value = self._function.__globals__[name]  # KeyError: a builtin, or no such name
@@ -151,12 +173,31 @@ class _Globals(dict[str, Any]):
         return self._read[name]
 
 
+def is_rebuilt(frame: types.FrameType) -> bool:
+    """Return whether a frame runs a rebuilt function."""
+    return type(frame.f_globals) is _Globals
+
+
+# ---- builtins for which stand-ins are what they stand for ----------------------------------------
+
+
 def _isinstance(value: Any, kinds: Any) -> bool:
     """``isinstance`` for which traced values are tensors, as they are without tracing."""
+    kinds = _classes(kinds)
     if isinstance(value, kinds):
         return True
     is_tensor = issubclass(type(value), (Traced, View))
     return is_tensor and torch.Tensor in (kinds if isinstance(kinds, tuple) else (kinds,))
+
+
+def _classes(kinds: Any) -> Any:
+    if type(kinds) is tuple:
+        return tuple(map(_classes, kinds))
+    return type if kinds is _type else objects.real_class(kinds)
+
+
+def _issubclass(cls: Any, kinds: Any) -> bool:
+    return issubclass(objects.real_class(cls), _classes(kinds))
 
 
 def _super(*args: Any) -> Any:
@@ -165,157 +206,39 @@ def _super(*args: Any) -> Any:
         frame = sys._getframe(1)
         owner = frame.f_locals["__class__"]
         args = (owner, frame.f_locals[frame.f_code.co_varnames[0]])
-    owner, self = args[0], args[1] if len(args) > 1 else None
-    if not isinstance(self, _StandIn):
-        return super(*args)
-    return _Super(owner, self)
+    owner, self = objects.real_class(args[0]), args[1] if len(args) > 1 else None
+    if issubclass(type(self), (objects.StandIn, objects.MadeInside)):
+        return objects.Super(owner, self)
+    return super(owner, objects.real_class(self))
 
 
-_BUILTINS: Final = {**vars(builtins), "isinstance": _isinstance, "super": _super}
+def _type(*args: Any, **kwargs: Any) -> Any:
+    """``type``, which gives the class of what a value stands for."""
+    if len(args) != 1:
+        return type(*args, **kwargs)
+    (value,) = args
+    kind = type(value)
+    if issubclass(kind, (objects.StandIn, objects.MadeInside, hosts.HostScalar)):
+        return value.__class__
+    if kind is objects.ClassStandIn:
+        return value.__class__
+    return torch.Tensor if issubclass(kind, (Traced, View)) else kind
 
 
-# ---- objects and modules -------------------------------------------------------------------------
+def _import(
+    name: str, globals: Any = None, locals: Any = None, names: Any = (), level: int = 0
+) -> Any:
+    """``import``: modules that are imported inside are wrapped like captured ones."""
+    module = builtins.__import__(name, globals, locals, names or (), level)
+    session = hosts.ACTIVE.session
+    return module if session is None else objects.imported(session, module.__name__)
 
 
-class _State:
-    """What a stand-in stands for."""
-
-    def __init__(self, session: Session, real: Any, source: Source) -> None:
-        self.session, self.real, self.source = session, real, source
-        self.read: dict[str, Any] = {}
-
-
-class _StandIn:
-    """Base of stand-ins: reads attributes of the real object and wraps them."""
-
-    def __getattribute__(self, name: str) -> Any:
-        state = _state(self)
-        if name in ("__class__", "__init_subclass__"):
-            return getattr(state.real, name)
-        if name not in state.read:
-            state.read[name] = _read_attribute(self, state, name)
-        found = state.read[name]
-        return found() if type(found) is _Property else found
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        _refuse_assignment(_state(self), name)
-
-    def __delattr__(self, name: str) -> None:
-        _refuse_assignment(_state(self), name)
-
-
-class _Property:
-    """A property's function; run on each read, as without tracing."""
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self._function = function
-
-    def __call__(self) -> Any:
-        return self._function()
-
-
-def _state(stand_in: Any) -> _State:
-    state: _State = object.__getattribute__(stand_in, "__dict__")[""]
-    return state
-
-
-def _refuse_assignment(state: _State, name: str) -> None:
-    raise CaptureError(
-        where=locate.here(),
-        name=f"`{describe(Attr(state.source, name))}`",
-        kind="assigned to inside the mod, which is called once and not for every score",
-        rewrite="a local variable, or an assignment outside the mod",
-    )
-
-
-def _read_attribute(stand_in: Any, state: _State, name: str) -> Any:
-    session, real, source = state.session, state.real, state.source
-    attribute = _MISSING
-    if not isinstance(real, types.ModuleType):
-        attribute = inspect.getattr_static(type(real), name, _MISSING)
-    class_source = Attr(Call(type, (source,)), name)
-    if isinstance(attribute, property) and isinstance(attribute.fget, types.FunctionType):
-        getter = session.wrap(attribute.fget, Attr(class_source, "fget"))
-        return _Property(types.MethodType(getter, stand_in))
-    shadowed = name in getattr(real, "__dict__", ())
-    if isinstance(attribute, types.FunctionType) and not shadowed:
-        return types.MethodType(session.wrap(attribute, class_source), stand_in)
-    try:
-        value = getattr(real, name)
-    except AttributeError:
-        session.specialise(Call(hasattr, (source, Const(name))), False)
-        raise
-    return session.wrap(value, Attr(source, name))
-
-
-_MISSING: Final = object()
-
-
-class _Super:
-    """What ``super()`` returns in a method of a stand-in."""
-
-    def __init__(self, owner: type, stand_in: Any) -> None:
-        self._owner, self._stand_in = owner, stand_in
-
-    def __getattr__(self, name: str) -> Any:
-        state = _state(self._stand_in)
-        order = type(state.real).__mro__
-        for cls in order[order.index(self._owner) + 1 :]:
-            attribute = vars(cls).get(name)
-            if isinstance(attribute, types.FunctionType):
-                source = Attr(Const(cls), name)
-                rebuilt = state.session.wrap(attribute, source)
-                return types.MethodType(rebuilt, self._stand_in)
-        return getattr(super(self._owner, state.real), name)
-
-
-# Special methods that are about making, changing or copying an object, not about using it.
-_NOT_FORWARDED: Final = frozenset((
-    "__new__", "__init__", "__init_subclass__", "__class_getitem__", "__set_name__",
-    "__getattribute__", "__getattr__", "__setattr__", "__delattr__", "__del__", "__reduce__",
-    "__reduce_ex__", "__getstate__", "__setstate__", "__dir__", "__sizeof__", "__subclasshook__",
-    "__post_init__", "__repr__",
-))  # fmt: skip
-
-
-def _forward(name: str) -> Callable[..., Any]:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self, name)(*args, **kwargs)
-
-    return method
-
-
-def instance(session: Session, real: Any, source: Source) -> Any:
-    """Return a stand-in for an object, None where its class allows none."""
-    cls = type(real)
-    special = {
-        name
-        for base in cls.__mro__[:-1]
-        for name, value in vars(base).items()
-        if name[:2] == name[-2:] == "__" and isinstance(value, types.FunctionType)
-    }
-    methods: dict[str, Any] = {name: _forward(name) for name in special - _NOT_FORWARDED}
-    if hasattr(cls, "__del__"):
-        methods["__del__"] = lambda self: None
-    try:
-        make: Callable[..., Any] = type(cls)  # the metaclass
-        kind = make(cls.__name__, (_StandIn, cls), {**methods, "__module__": cls.__module__})
-        stand_in = object.__new__(kind)
-        object.__getattribute__(stand_in, "__dict__")[""] = _State(session, real, source)
-    except Exception:  # an enum, a class written in C, a metaclass with rules of its own
-        return None
-    session.require_type(source, real)
-    return stand_in
-
-
-class _ModuleStandIn(_StandIn, types.ModuleType):
-    """A stand-in for a module."""
-
-
-def module(session: Session, real: types.ModuleType, source: Source) -> Any:
-    """Return a stand-in for a module."""
-    session.require_same(source, real)
-    stand_in = _ModuleStandIn.__new__(_ModuleStandIn)
-    types.ModuleType.__init__(stand_in, real.__name__)
-    object.__getattribute__(stand_in, "__dict__")[""] = _State(session, real, source)
-    return stand_in
+_BUILTINS: Final = {
+    **vars(builtins),
+    "__import__": _import,
+    "isinstance": _isinstance,
+    "issubclass": _issubclass,
+    "super": _super,
+    "type": _type,
+}

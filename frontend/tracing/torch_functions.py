@@ -8,6 +8,7 @@ numbers, or that change a tensor, are refused here with the user's line.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable
 from typing import Any, Final
@@ -15,7 +16,7 @@ from typing import Any, Final
 import torch
 from torch.overrides import TorchFunctionMode
 
-from flexfa4.errors import DataDependentShapeError, OperandError
+from flexfa4.errors import DataDependentShapeError, OperandError, UnknownAttributeError
 from flexfa4.frontend.tracing import activations, conversions, hosts, locate
 from flexfa4.frontend.tracing.proxies import Traced
 from flexfa4.frontend.tracing.torch_table import unsupported
@@ -84,10 +85,21 @@ def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], is_method: bo
 
 
 def method(value: Traced, name: str) -> Any:
-    """Return the bound method `name` of a traced value; AttributeError where torch has none."""
+    """Return the bound method `name` of a traced value.
+
+    Raises:
+        UnknownAttributeError: torch has none; an AttributeError, so that hasattr() works.
+        UnsupportedFunctionError: it is no method.
+    """
     known = getattr(torch.Tensor, name, None)
-    if name.startswith("__") or known is None:
+    if name.startswith("__"):  # Python asks for protocols
         raise AttributeError(f"a value of the mod has no attribute {name!r}")
+    if known is None:
+        close = difflib.get_close_matches(name, [n for n in FUNCTIONS if n[0] != "_"], n=1)
+        advice = "a function of the value: f(x), or an attribute of what the mod captures"
+        raise UnknownAttributeError(
+            where=locate.here(), name=name, rewrite=f".{close[0]}" if close else advice
+        )
     if not callable(known):
         unsupported(f".{name}")
     return lambda *args, **kwargs: call(name, (value, *args), kwargs, is_method=True)

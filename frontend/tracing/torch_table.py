@@ -227,7 +227,15 @@ def _dot(input: Any, other: Any) -> Traced:
 # ---- reductions over the one axis of a vector ----------------------------------------------------
 
 
-def _vector(x: Any, dim: Any, name: str) -> Node:
+def _vector(x: Any, dim: Any, name: str, keepdim: bool) -> Node:
+    if keepdim:
+        raise OperandError(
+            where=locate.here(),
+            name=f"`{name}`",
+            operands="keepdim=True",
+            expected="keepdim=False: the result is one number, which goes with vectors as it is",
+            rewrite=f"x.{name}(-1)",
+        )
     if dim not in (None, 0, -1, (0,), (-1,), [0], [-1]):
         raise OperandError(
             where=locate.here(),
@@ -239,25 +247,25 @@ def _vector(x: Any, dim: Any, name: str) -> Node:
     return as_node(x)
 
 
-def _reduction(name: str, x: Any, dim: Any) -> Traced:
-    node = _vector(x, dim, name)
+def _reduction(name: str, x: Any, dim: Any, keepdim: bool = False) -> Traced:
+    node = _vector(x, dim, name, keepdim)
     return Traced(node) if node.length is None else apply(name, Traced(node))
 
 
 @register("sum")
 def _sum(input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Traced:
     x = input if dtype is None else cast(input, dtype_class(dtype))
-    return _reduction("sum", cast(x, I32) if dtype_of(x) is BOOL else x, dim)
+    return _reduction("sum", cast(x, I32) if dtype_of(x) is BOOL else x, dim, keepdim)
 
 
 @register("mean")
 def _mean(input: Any, dim: Any = None, keepdim: bool = False) -> Traced:
-    length = _vector(input, dim, "mean").length
+    length = _vector(input, dim, "mean", keepdim).length
     return apply("div", _sum(input, dim), length or 1)
 
 
 def _truth_reduction(name: str) -> Handler:
-    return lambda input, dim=None, keepdim=False: _reduction(name, cast(input, BOOL), dim)
+    return lambda input, dim=None, keepdim=False: _reduction(name, cast(input, BOOL), dim, keepdim)
 
 
 FUNCTIONS["any"], FUNCTIONS["all"] = _truth_reduction("any"), _truth_reduction("all")
@@ -265,7 +273,7 @@ FUNCTIONS["any"], FUNCTIONS["all"] = _truth_reduction("any"), _truth_reduction("
 
 def _extreme(reduction: str, pairwise: str) -> tuple[Handler, Handler]:
     def amax(input: Any, dim: Any = None, keepdim: bool = False) -> Traced:
-        return _reduction(reduction, input, dim)
+        return _reduction(reduction, input, dim, keepdim)
 
     def max_(input: Any, other: Any = None) -> Traced:
         if other is None:

@@ -28,8 +28,10 @@ from flexfa4.counters import count
 from flexfa4.errors import (
     ArityError,
     CaptureError,
+    NotAFunctionError,
     ResultError,
     UnsupportedFunctionError,
+    describe,
 )
 from flexfa4.frontend import ir
 from flexfa4.frontend.binding import BoundGraph
@@ -37,6 +39,7 @@ from flexfa4.frontend.ir import Graph, Node
 from flexfa4.frontend.tracing import contract, hosts, locate
 from flexfa4.frontend.tracing.captures import Session
 from flexfa4.frontend.tracing.contract import Kind
+from flexfa4.frontend.tracing.escapes import Net
 from flexfa4.frontend.tracing.proxies import (
     Traced,
     as_node,
@@ -184,9 +187,7 @@ def _resolve_other(mod: Any, kind: Kind) -> BoundGraph:
     if isinstance(mod, str):
         mod = _text_mod(mod)
     if not isinstance(mod, Mod):
-        raise ArityError(
-            name=f"a {type(mod).__name__}", count="no", rewrite=contract.SIGNATURES[kind]
-        )
+        raise NotAFunctionError(value=describe(mod), rewrite=contract.SIGNATURES[kind])
     if mod.kind != kind:
         raise ResultError(
             name="the mod",
@@ -217,8 +218,8 @@ def _trace(mod: Any, kind: Kind) -> _Entry:
     random_state = torch.get_rng_state()
     before, hosts.ACTIVE.session = hosts.ACTIVE.session, session
     try:
-        with Interception():
-            result = function(*arguments)
+        with Interception(), Net():
+            result = contract.called(function, arguments)
         root = contract.result_node(mod, kind, result)
         if not torch.equal(torch.get_rng_state(), random_state):
             raise UnsupportedFunctionError(

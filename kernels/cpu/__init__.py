@@ -4,13 +4,14 @@ Stages, in the order in which a call passes through them::
 
     score_form  how the score mod is split around the matrix product
     lowering    functions computed otherwise than torch does
-    proofs      what interval analysis proves about a call
     plan        graphs -> compiled programs and the choices that follow from them; cached
+    proofs      what is proved about a call, so that it may take a shorter way
     schedule    block kinds -> tiles of queries and runs of keys
     scores      one tile's biased, masked scores
     forward     tiles -> out, lse
     backward    tiles -> gradients of q, k, v, sink and captured tensors
     function    the autograd function around both
+    describe    all this in words, for `flexfa4.explain`
 
 Calls neither ``scaled_dot_product_attention`` nor torch's ``flex_attention``, and never holds a
 ``q_len x kv_len`` matrix.

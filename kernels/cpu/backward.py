@@ -4,8 +4,9 @@ The scores of a tile are computed again and turned into probabilities with the s
 (FlashAttention, arXiv 2205.14135, section 3 and appendix B).  With ``P`` the probabilities, ``dP =
 dO V^T`` and ``delta = rowsum(dO * O) - dlse``::
 
-    dS = P * (dP - delta)     dV = P^T dO     dQ = dS K     dK = dS^T Q     dsink = -sum p_sink *
-    delta
+    dS = P * (dP - delta)
+    dV = P^T dO     dQ = dS K     dK = dS^T Q
+    dsink = -sum p_sink * delta
 
 where ``dS`` is then multiplied by the derivative of the score mod, if that is not one.
 """

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from flexfa4.errors import SecondDerivativeError
+from flexfa4.frontend.analysis.bounds import Premises, premises, unproved_loads
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.blocks import Blocks
 from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import Buffer
+from flexfa4.frontend.sizes import Sizes
 from flexfa4.kernels.cpu.backward import Saved, backward
 from flexfa4.kernels.cpu.forward import forward
 from flexfa4.kernels.cpu.plan import plan_for
-from flexfa4.kernels.cpu.proofs import Binding, factors_finite, scores_bounded, unproved_loads
+from flexfa4.kernels.cpu.proofs import factors_finite, scores_bounded
 from flexfa4.kernels.cpu.schedule import (
     SCORES_AT_ONCE,
     SCORES_AT_ONCE_WITH_CORE,
@@ -110,19 +111,15 @@ def _call(
     tensors: tuple[torch.Tensor, ...],
 ) -> Call:
     score, blocks = request.score, request.blocks
-    sizes = (q.shape[0], q.shape[1], q.shape[2], k.shape[2], k.shape[1])
-    binding = _binding(score, sizes, tensors)
+    sizes = Sizes(q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2])
+    given = None if score is None else premises(score, sizes)
     graph = score.graph if score is not None else None
     mask = blocks.graph if blocks is not None else None
     plan = plan_for(graph, mask, request.needs_grad)
-    if binding is not None and plan.form.factors_to_check() and not factors_finite(binding):
-        plan = plan_for(binding.graph, mask, request.needs_grad, fold=False)
+    if given is not None and plan.form.factors_to_check() and not factors_finite(given):
+        plan = plan_for(graph, mask, request.needs_grad, fold=False)
     problem = Problem(
-        batch=q.shape[0],
-        heads=q.shape[1],
-        kv_heads=k.shape[1],
-        q_len=q.shape[2],
-        kv_len=k.shape[2],
+        sizes,
         join_batches=_joinable(k) and _joinable(v),
         scores_at_once=request.scores_at_once
         or (SCORES_AT_ONCE if plan.form.core is None else SCORES_AT_ONCE_WITH_CORE),
@@ -133,10 +130,10 @@ def _call(
         v=v,
         scale=request.scale,
         plan=plan,
-        values=_values(score, binding, q, problem, tensors),
+        values=_values(score, given, q, sizes, tensors),
         blocks=blocks,
         chunks=dense_schedule(problem) if blocks is None else mask_schedule(problem, blocks),
-        bounded=scores_bounded(binding, q, k, request.scale),
+        bounded=scores_bounded(given, q, k, request.scale),
     )
 
 
@@ -145,38 +142,23 @@ def _joinable(x: torch.Tensor) -> bool:
     return x.shape[0] > 1 and x.stride(0) == x.shape[1] * x.stride(1)
 
 
-def _binding(
-    score: BoundGraph | None, sizes: tuple[int, int, int, int, int], tensors: Sequence[torch.Tensor]
-) -> Binding | None:
-    if score is None:
-        return None
-    shapes = tuple([tuple(t.shape) for t in tensors])
-    return Binding(score.graph, score.scalars, shapes, sizes)
-
-
 def _values(
     score: BoundGraph | None,
-    binding: Binding | None,
+    given: Premises | None,
     q: torch.Tensor,
-    problem: Problem,
+    sizes: Sizes,
     tensors: tuple[torch.Tensor, ...],
 ) -> Values:
     dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
-    symbols = {
-        "q_len": problem.q_len,
-        "kv_len": problem.kv_len,
-        "num_heads": problem.heads,
-        "num_kv_heads": problem.kv_heads,
-    }
-    if score is None or binding is None:
-        return Values(symbols=symbols, dtype=dtype, device=q.device)
+    if score is None or given is None:
+        return Values(symbols=sizes.symbols(), dtype=dtype, device=q.device)
     return Values(
         tensors=dict(zip(score.graph.buffers, tensors, strict=True)),
         scalars=dict(zip(score.graph.scalars, score.scalars, strict=True)),
-        symbols=symbols,
+        symbols=sizes.symbols(),
         dtype=dtype,
         device=q.device,
-        unproved=unproved_loads(binding) if tensors else frozenset(),
+        unproved=unproved_loads(given) if tensors else frozenset(),
     )
 
 

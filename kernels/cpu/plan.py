@@ -47,7 +47,6 @@ class CpuPlan:
         backward: gives core, d core / d score and the derivatives that `loads` name; None where the
             derivative is one and no captured tensor needs a gradient.
         loads: the captured elements that need gradients.
-        derivative_is_one: core is the identity.
     """
 
     form: ScoreForm
@@ -58,11 +57,6 @@ class CpuPlan:
     mask_follows_diagonal: bool
     backward: Program | None
     loads: tuple[LoadGradient, ...]
-
-    @property
-    def derivative_is_one(self) -> bool:
-        """Whether ``d core / d score`` is one everywhere."""
-        return self.form.core is None
 
 
 def _program(*roots: Node | None, owns_score: bool = False) -> Program | None:

@@ -1,21 +1,20 @@
-"""What is proved about a call before it runs, from its graph, captured numbers, and sizes.
+"""What this backend proves about a call before it runs, so that it may take a shorter way.
 
-Proofs by interval analysis are kept for each `Binding`, which holds all that they rest on.  The
-bound of the scores rests on the values of q and k too, and is made anew on every call.
+Proofs by interval analysis are kept for each `Premises`.  The bound of the scores rests on the
+values of q and k too, and is made anew on every call.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import torch
 
-from flexfa4.frontend.analysis.bounds import Domain, bound, prove_loads
+from flexfa4.frontend.analysis.bounds import Premises, bound, unproved_loads
 from flexfa4.frontend.analysis.intervals import Interval
-from flexfa4.frontend.ir import Graph, Node, topological
+from flexfa4.frontend.ir import Node, topological
 from flexfa4.kernels.cpu.plan import plan_for
 from flexfa4.primitives.online_softmax import BOUNDED_SCORE, LN2
 
@@ -25,60 +24,22 @@ _WORTH_A_BOUND: Final = 1 << 20
 _NORM_SLACK: Final = 1.05
 
 
-@dataclass(frozen=True)
-class Binding:
-    """What the proofs of a call rest on: a graph, its captured numbers, and sizes; hashable.
-
-    Attributes:
-        graph: the graph.
-        scalars: values of its captured numbers.
-        shapes: shapes of its captured tensors.
-        sizes: batch, heads, q_len, kv_len, kv_heads.
-    """
-
-    graph: Graph
-    scalars: tuple[int | float, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    sizes: tuple[int, int, int, int, int]
-
-    def domain(self) -> Domain:
-        """Return the same for interval analysis."""
-        batch, heads, q_len, kv_len, kv_heads = self.sizes
-        return Domain(
-            b=batch,
-            h=heads,
-            q_len=q_len,
-            kv_len=kv_len,
-            num_heads=heads,
-            num_kv_heads=kv_heads,
-            scalars=dict(zip(self.graph.scalars, self.scalars, strict=True)),
-            shapes=dict(zip(self.graph.buffers, self.shapes, strict=True)),
-        )
-
-
 @functools.lru_cache(maxsize=1024)
-def unproved_loads(binding: Binding) -> frozenset[Node]:
-    """Return the loads whose indices are not proved to be in range."""
-    proved = prove_loads(binding.graph.root, binding.domain())
-    return frozenset(load for load, holds in proved.items() if not holds)
-
-
-@functools.lru_cache(maxsize=1024)
-def factors_finite(binding: Binding) -> bool:
+def factors_finite(given: Premises) -> bool:
     """Return whether the row factors of the folded form are proved finite.
 
     Those that read a tensor at an unproved index do not count: they are evaluated for whole rows,
     where it is not known whether any lane that reads it is visible.
     """
-    leaf, unproved = binding.domain().leaf, unproved_loads(binding)
-    form = plan_for(binding.graph, None, frozenset()).form
+    leaf, unproved = given.domain().leaf, unproved_loads(given)
+    form = plan_for(given.graph, None, frozenset()).form
     return all(
         bound(node, leaf).finite and unproved.isdisjoint(topological(node))
         for node in form.factors_to_check()
     )
 
 
-def scores_bounded(binding: Binding | None, q: torch.Tensor, k: torch.Tensor, scale: float) -> bool:
+def scores_bounded(given: Premises | None, q: torch.Tensor, k: torch.Tensor, scale: float) -> bool:
     """Return whether every score after the mod is proved to be within `BOUNDED_SCORE` in base 2.
 
     The scaled score is at most ``|scale| * max |q| * max |k|`` (Cauchy and Schwarz); the mod's
@@ -89,14 +50,14 @@ def scores_bounded(binding: Binding | None, q: torch.Tensor, k: torch.Tensor, sc
         return False
     norms = (float(torch.linalg.vector_norm(t.detach(), dim=-1).amax()) for t in (q, k))
     largest = math.prod(norms) * abs(scale) * _NORM_SLACK
-    if binding is None:
+    if given is None:
         return largest / LN2 <= BOUNDED_SCORE
-    domain = binding.domain()
+    domain = given.domain()
     score = Interval(-largest, largest) if math.isfinite(largest) else None
 
     def leaf(node: Node) -> Interval | None:
         is_score = node.op == "input" and node.attr == "score"
         return score if is_score else domain.leaf(node)
 
-    found = bound(binding.graph.root, leaf)
+    found = bound(given.graph.root, leaf)
     return max(abs(found.lo), abs(found.hi)) / LN2 <= BOUNDED_SCORE

@@ -2,9 +2,8 @@
 
 A chunk is what is worked on at once: a range of batches and heads whose block structure is the
 same, sized so that its tile of scores stays in the caches.  Grouped heads (GQA) of one key head are
-packed
-into the rows of one matrix product.  The height of a query tile is chosen by cost: tall tiles need
-fewer and larger products, short ones waste less beside a narrow band.
+packed into the rows of one matrix product.  The height of a query tile is chosen by cost: tall
+tiles need fewer and larger products, short ones waste less beside a narrow band.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Final
 import torch
 
 from flexfa4.frontend.blocks import Blocks
+from flexfa4.frontend.sizes import Sizes
 from flexfa4.primitives.block_runs import QueryTile, dense_tiles, merge_rows, query_tiles
 
 # Scores held at once: 1M of fp32 are 4 MB. Measured on 2 cores with 1 MB of L2 each (S = 8192, 8
@@ -36,23 +36,19 @@ class Problem:
     """The sizes of a call, as far as the schedule depends on them.
 
     Attributes:
-        batch, heads, kv_heads, q_len, kv_len: as in the call.
+        sizes: sizes of the call.
         join_batches: several batches may be worked on at once.
         scores_at_once: see `SCORES_AT_ONCE`.
     """
 
-    batch: int
-    heads: int
-    kv_heads: int
-    q_len: int
-    kv_len: int
+    sizes: Sizes
     join_batches: bool
     scores_at_once: int = SCORES_AT_ONCE
 
     @property
     def group(self) -> int:
         """Query heads for each key head."""
-        return self.heads // self.kv_heads
+        return self.sizes.heads // self.sizes.kv_heads
 
 
 @dataclass(frozen=True)
@@ -83,10 +79,10 @@ def _largest(tiles: tuple[QueryTile, ...]) -> int:
 def dense_schedule(problem: Problem) -> tuple[Chunk, ...]:
     """Return the schedule where every key is visible."""
     rows, width = _largest_tile(problem)
-    tile = (min(rows, problem.q_len), min(width, problem.kv_len))
+    tile = (min(rows, problem.sizes.q_len), min(width, problem.sizes.kv_len))
     if not tile[0] or not tile[1]:
         return ()
-    tiles = tuple(dense_tiles((problem.q_len, problem.kv_len), tile))
+    tiles = tuple(dense_tiles((problem.sizes.q_len, problem.sizes.kv_len), tile))
     largest = _largest(tiles)
     return _chunks(problem, 1, 1, tile, lambda b, h: (tiles, largest))
 
@@ -113,7 +109,7 @@ def _mask_schedule(problem: Problem, blocks: Blocks) -> tuple[Chunk, ...]:
         return ()
     batches, heads = kinds.shape[:2]
     tile = _choose_tile(problem, blocks)
-    lengths = (problem.q_len, problem.kv_len)
+    lengths = (problem.sizes.q_len, problem.sizes.kv_len)
 
     @functools.cache
     def tiles(b: int, h: int) -> tuple[tuple[QueryTile, ...], int]:
@@ -136,9 +132,9 @@ def _choose_tile(problem: Problem, blocks: Blocks) -> tuple[int, int]:
         filled = sum(merge_rows(k, rows).ne(0).sum(1).float() for k in flat)
         assert isinstance(filled, torch.Tensor)
         filled = filled / len(flat)
-        scores = float(filled.sum()) * tile_q * block_kv * problem.batch * problem.heads
+        scores = float(filled.sum()) * tile_q * block_kv * problem.sizes.batch * problem.sizes.heads
         at_once = max(1, problem.scores_at_once // (tile_q * width * problem.group))
-        chunks = problem.batch * -(-problem.kv_heads // at_once)
+        chunks = problem.sizes.batch * -(-problem.sizes.kv_heads // at_once)
         runs = float((filled * block_kv / width).ceil().sum()) * chunks
         cost = scores * _SECONDS_PER_SCORE + runs * _SECONDS_PER_RUN
         if best is None or cost < best[0]:
@@ -156,27 +152,25 @@ def _chunks(
     tiles: Callable[[int, int], tuple[tuple[QueryTile, ...], int]],
 ) -> tuple[Chunk, ...]:
     """Split batches and heads into chunks of one block structure each."""
-    g = problem.group
-    rows = min(tile[0], problem.q_len)
-    width = min(tile[1], problem.kv_len)
+    g, sizes = problem.group, problem.sizes
+    scores = min(tile[0], sizes.q_len) * min(tile[1], sizes.kv_len)
     if mask_heads > 1:  # heads differ in structure: each query head alone
-        head_spans = [((h, h + 1), (h // g, h // g + 1)) for h in range(problem.heads)]
+        head_spans = [((h, h + 1), (h // g, h // g + 1)) for h in range(sizes.heads)]
     else:
-        step = min(problem.kv_heads, max(1, problem.scores_at_once // (rows * width * g)))
-        head_spans = [
-            ((k * g, min(k + step, problem.kv_heads) * g), (k, min(k + step, problem.kv_heads)))
-            for k in range(0, problem.kv_heads, step)
-        ]
+        step = min(sizes.kv_heads, max(1, problem.scores_at_once // (scores * g)))
+        starts = range(0, sizes.kv_heads, step)
+        kv_spans = [(k, min(k + step, sizes.kv_heads)) for k in starts]
+        head_spans = [((k * g, end * g), (k, end)) for k, end in kv_spans]
     batch_step = 1
     if mask_batches == 1 and len(head_spans) == 1 and problem.join_batches:
-        batch_step = max(1, problem.scores_at_once // (rows * width * problem.heads))
+        batch_step = max(1, problem.scores_at_once // (scores * sizes.heads))
     return tuple(
         Chunk(
-            (b, min(b + batch_step, problem.batch)),
+            (b, min(b + batch_step, problem.sizes.batch)),
             h,
             kv_heads,
             *tiles(min(b, mask_batches - 1), h[0] if mask_heads > 1 else 0),
         )
-        for b in range(0, problem.batch, batch_step)
+        for b in range(0, problem.sizes.batch, batch_step)
         for h, kv_heads in head_spans
     )

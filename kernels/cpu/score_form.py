@@ -5,38 +5,37 @@ Every score mod is written as ::
     outer * core(inner * score) + bias
 
 with `outer`, `inner` free of score and keys (one factor for each row: folded into q, or applied to
-a
-row) and `bias` free of score.  An affine mod has ``core(x) = x`` and then no element-wise work but
-the bias is left.  A bias that is a product is added by one fused multiply-add, so that a slope for
-each head times a distance costs one pass, and the distance is computed once for all heads.  (A bias
-linear in the key index could be added as a row vector and a shift instead.  It is not: measured at
-width 512 the fused product costs the same, and distances stay exact.)
+a row) and `bias` free of score.  An affine mod has ``core(x) = x`` and then no element-wise work
+but the bias is left.  A bias that is a product is added by one fused multiply-add, so that a slope
+for each head times a distance costs one pass, and the distance is computed once for all heads.  (A
+bias linear in the key index could be added as a row vector and a shift instead.  It is not:
+measured at width 512 the fused product costs the same, and distances stay exact.)
 
 Signs do not matter, since the row maximum is taken after the bias here.  Factors that move across
-the
-product must be finite (``q * inf`` is NaN where ``score * inf`` is not): `factors_to_check` names
-them, and a call for which they are not proved finite uses the unfolded form.
+the product must be finite (``q * inf`` is NaN where ``score * inf`` is not): `factors_to_check`
+names them, and a call for which they are not proved finite uses the unfolded form.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from flexfa4.frontend import ops
-from flexfa4.frontend.analysis.facts import score_facts
+from flexfa4.frontend.analysis.facts import inner_scale
 from flexfa4.frontend.ir import (
     F32,
     Node,
     const,
     input_,
-    make_graph,
     substitute,
     with_args,
 )
 from flexfa4.frontend.rewriting.rules import simplify
 
 _SCORE = input_("score")
-_ONE, _ZERO = const(1.0, F32), const(0.0, F32)
+_ONE, _MINUS_ONE, _ZERO = const(1.0, F32), const(-1.0, F32), const(0.0, F32)
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def score_form(root: Node, *, fold: bool = True) -> ScoreForm:
     core, outer, bias = _peel(root)
     inner = None
     if "score" not in core.depends:  # the mod ignores the score
-        bias = _sum(bias, ops.apply("mul", outer, core))
+        bias = _sum(bias, _product(outer, core))
         core, outer = _SCORE, _ZERO
     elif core is not _SCORE:
         inner, core = _fold_inner(core)
@@ -106,7 +105,7 @@ def _unless(node: Node, neutral: Node) -> Node | None:
 
 
 def _sum(a: Node, b: Node) -> Node:
-    return b if a is _ZERO else ops.apply("add", a, b)
+    return b if a is _ZERO else a if b is _ZERO else ops.apply("add", a, b)
 
 
 def _row_factor(node: Node) -> bool:
@@ -114,42 +113,63 @@ def _row_factor(node: Node) -> bool:
     return not node.depends & {"score", "kv"}
 
 
+# One step from the root towards the score: `root = factor * inside + term`, or None.
+_Step = tuple[Node, Node, Node]
+
+
+def _peel_sum(a: Node, b: Node) -> _Step | None:
+    if "score" not in b.depends:
+        return _ONE, b, a
+    return (_ONE, a, b) if "score" not in a.depends else None
+
+
+def _peel_difference(a: Node, b: Node) -> _Step | None:
+    if "score" not in b.depends:
+        return _ONE, ops.apply("neg", b), a
+    return (_MINUS_ONE, a, b) if "score" not in a.depends else None
+
+
+def _peel_product(a: Node, b: Node) -> _Step | None:
+    if _row_factor(b):
+        return b, _ZERO, a
+    return (a, _ZERO, b) if _row_factor(a) else None
+
+
+def _peel_quotient(a: Node, b: Node) -> _Step | None:
+    return (ops.apply("div", _ONE, b), _ZERO, a) if _row_factor(b) else None
+
+
+_PEEL: Final[dict[str, Callable[..., _Step | None]]] = {
+    "neg": lambda a: (_MINUS_ONE, _ZERO, a),
+    "add": _peel_sum,
+    "sub": _peel_difference,
+    "mul": _peel_product,
+    "div": _peel_quotient,
+}
+
+
 def _peel(root: Node) -> tuple[Node, Node, Node]:
     """Return (core, outer, bias) with ``root = outer * core + bias``."""
-    outer, bias, core = _ONE, _ZERO, root
-
-    def scaled(term: Node) -> Node:
-        return term if outer is _ONE else ops.apply("mul", outer, term)
-
-    while core is not _SCORE and "score" in core.depends:
-        a, b = (*core.args, None, None)[:2] if len(core.args) <= 2 else (None, None)
-        if core.op == "neg":
-            assert a is not None
-            outer, core = ops.apply("neg", outer), a
-        elif a is None or b is None:
+    core, outer, bias = root, _ONE, _ZERO
+    while core is not _SCORE and "score" in core.depends and core.op in _PEEL:
+        step = _PEEL[core.op](*core.args)
+        if step is None:
             break
-        elif core.op == "add" and "score" not in b.depends:
-            bias, core = _sum(bias, scaled(b)), a
-        elif core.op == "add" and "score" not in a.depends:
-            bias, core = _sum(bias, scaled(a)), b
-        elif core.op == "sub" and "score" not in b.depends:
-            bias, core = _sum(bias, ops.apply("neg", scaled(b))), a
-        elif core.op == "sub" and "score" not in a.depends:
-            bias, outer, core = _sum(bias, scaled(a)), ops.apply("neg", outer), b
-        elif core.op == "mul" and _row_factor(b):
-            outer, core = scaled(b), a
-        elif core.op == "mul" and _row_factor(a):
-            outer, core = scaled(a), b
-        elif core.op == "div" and _row_factor(b):
-            outer, core = ops.apply("div", outer, b), a
-        else:
-            break
+        factor, term, core = step
+        bias = _sum(bias, _product(outer, term))
+        outer = _product(outer, factor)
     return core, outer, bias
+
+
+def _product(a: Node, b: Node) -> Node:
+    if _ZERO in (a, b):
+        return _ZERO
+    return b if a is _ONE else a if b is _ONE else ops.apply("mul", a, b)
 
 
 def _fold_inner(core: Node) -> tuple[Node | None, Node]:
     """Take the row factor that every use of the score applies to it out of `core`."""
-    found = score_facts(make_graph("score", core)).inner_scale
+    found = inner_scale(core)
     if found is None:
         return None, core
     return found.scale, substitute(

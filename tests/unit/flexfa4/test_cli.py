@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -82,3 +83,17 @@ def test_the_module_can_be_run_with_python() -> None:
     )
     assert done.returncode == 2
     assert done.stdout == "" and "^" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["explain", "q >= kv"], ["doctor"], ["--help"]])
+def test_a_reader_that_has_seen_enough_gets_no_traceback(arguments: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", "flexfa4.cli", *arguments],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.stderr == "" and done.returncode != 0

@@ -103,6 +103,12 @@ def test_a_tensor_becomes_a_buffer_with_sizes_that_may_change() -> None:
     )
 
 
+def test_names_of_captured_values_are_plain_strings() -> None:
+    text = "a: i32\n`c`: f32[_]\nscore * `c`[q] + a + d + e[kv]"
+    graph = parse_graph(text, {"d": 2, "e": torch.ones(3)}).graph
+    assert {type(x.name) for x in (*graph.buffers, *graph.scalars)} == {str}
+
+
 def test_an_axis_that_is_read_as_a_whole_becomes_static() -> None:
     rows = torch.zeros(5, 64)
     graph = parse_graph("score + sum(a[q, :] * a[kv, :])", {"a": rows}).graph

@@ -12,6 +12,7 @@ import argparse
 import array
 import collections
 import copy
+import cProfile
 import ctypes
 import dataclasses
 import enum
@@ -125,7 +126,7 @@ class MadeByNew:
         return self
 
 
-class Meta(metaclass=abc.ABCMeta):
+class Meta(metaclass=abc.ABCMeta):  # noqa: B024
     window: ClassVar[int] = 5
 
 
@@ -574,7 +575,7 @@ def chain_map():
 def copied_object():
     held = Record(5)
     return reads(
-        lambda: copy.copy(held.table + [held.window])[0], lambda: setattr(held, "window", 2)
+        lambda: copy.copy([*held.table, held.window])[0], lambda: setattr(held, "window", 2)
     )
 
 
@@ -646,7 +647,7 @@ def element_of_an_array():
 @case(FOLLOWED)
 def element_of_an_array_by_position():
     held = pytest.importorskip("numpy").arange(SIZE)
-    return lambda b, h, q, kv: held[q] > kv, lambda: held.__setitem__(0, 6)
+    return lambda b, h, q, kv: held[q] > 3, lambda: held.__setitem__(0, 6)
 
 
 @case(FOLLOWED)
@@ -721,6 +722,29 @@ def test_a_changed_value_is_followed(name: str) -> None:
     after = dense(mask)
     assert torch.equal(traced(mask), after)
     assert not torch.equal(before, after), "the case changes nothing"
+
+
+@pytest.mark.parametrize("kind", ["function", "cProfile"])
+def test_a_profiler_goes_on_after_a_mod_was_traced(kind: str) -> None:
+    events: list[str] = []
+    if kind == "function":
+        sys.setprofile(lambda frame, event, arg: events.append(frame.f_code.co_name))
+        resolve(lambda b, h, q, kv: helper(q) > kv, "mask")
+        helper(1)
+        sys.setprofile(None)
+        assert events.count("helper") == 2
+    else:
+        profile = cProfile.Profile()
+        profile.enable()
+        resolve(lambda b, h, q, kv: helper(q) >= kv, "mask")
+        helper(1)
+        profile.disable()
+        assert any(getattr(e.code, "co_name", "") == "helper" for e in profile.getstats())
+    assert sys.getprofile() is None
+
+
+def helper(q):
+    return q + 1
 
 
 # ---- refused -------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from flexfa4.errors import (
     FlexFA4Error,
     OperandError,
     TracedNumberError,
+    UnknownAttributeError,
     UnsupportedFunctionError,
     Where,
 )
@@ -177,7 +178,7 @@ INTEGERS: dict[str, Callable[[Any, Any], Any]] = {
     "fmod": lambda q, kv: torch.fmod(q - kv, 3),
     "bool + bool": lambda q, kv: ((q > 2) + (kv > 3)).int(),
     "bool * bool": lambda q, kv: ((q > 2) * (kv > 3)).int(),
-    "bool and int": lambda q, kv: (q >= kv) & kv % 2 == 0,
+    "bool and int": lambda q, kv: (q >= kv) & (kv % 2 == 0),
     "int ** int": lambda q, kv: q**2 + 2**kv,
     "reflected": lambda q, kv: 10 - q + 20 // (kv + 1) + 7 % (q + 1) + (1 << q) + (5 & kv),
     "sign": lambda q, kv: torch.sign(q - kv),
@@ -251,7 +252,23 @@ REFUSED: list[tuple[Callable[..., Any], type[FlexFA4Error], str]] = [
     (lambda s, b, h, q, kv: (s > 0) - (s > 1), OperandError, "a & ~b"),
     (lambda s, b, h, q, kv: -(s > 0), OperandError, "~condition"),
     (lambda s, b, h, q, kv: q**-1, OperandError, "negative integer"),
-    (lambda s, b, h, q, kv: s & 1, OperandError, "`and`"),
+    (lambda s, b, h, q, kv: s & 1, OperandError, "`&`"),
+    (lambda s, b, h, q, kv: s + torch.where((q > kv) & q, 1, 0), OperandError, "bool, i32"),
+    (lambda s, b, h, q, kv: s + torch.where(q | (q > kv), 1, 0), OperandError, "!= 0"),
+    (lambda s, b, h, q, kv: s + ((q > kv) ^ True & 3), OperandError, "the same for both"),
+    (lambda s, b, h, q, kv: s + torch.where((q > kv) & q - kv < 4, 1, 0), OperandError,
+     "(q > kv) & (q - kv < 4)"),
+    (lambda s, b, h, q, kv: s + "1", OperandError, "a str"),
+    (lambda s, b, h, q, kv: "1" + s, OperandError, "applied to a str"),
+    (lambda s, b, h, q, kv: s < [1], OperandError, "a list"),
+    (lambda s, b, h, q, kv: torch.add(s, "1"), OperandError, "numbers and bools"),
+    (lambda s, b, h, q, kv: s.foo, UnknownAttributeError, "`foo`"),
+    (lambda s, b, h, q, kv: s.sigmoyd(), UnknownAttributeError, ".sigmoid"),
+    (lambda s, b, h, q, kv: torch.Tensor.abs(s), UnsupportedFunctionError, "x.abs(...)"),
+    (lambda s, b, h, q, kv: LEFT[q].sum(-1, keepdim=True), OperandError, "keepdim=True"),
+    (lambda s, b, h, q, kv: LEFT[q].amax(-1, keepdim=True), OperandError, "x.amax(-1)"),
+    (lambda s, b, h, q, kv: LEFT[q].mean(-1, True), OperandError, "x.mean(-1)"),
+    (lambda s, b, h, q, kv: (LEFT[q] > 0).any(-1, True), OperandError, "x.any(-1)"),
     (lambda s, b, h, q, kv: torch.where(s, 1.0, 2.0), OperandError, "!= 0"),
     (lambda s, b, h, q, kv: LEFT[q] + RIGHT[kv, :3], OperandError, "a vector of 4"),
     (lambda s, b, h, q, kv: len(s), OperandError, "one number"),
@@ -268,6 +285,13 @@ def test_what_has_no_meaning_is_refused_with_the_line_and_advice(
         resolve(mod, "score")
     assert text in str(caught.value)
     assert isinstance(caught.value.where, Where) and caught.value.where.file == __file__
+
+
+def test_an_unknown_attribute_can_be_asked_for() -> None:
+    graph = resolve(
+        lambda s, b, h, q, kv: s * getattr(s, "foo", 2) + hasattr(s, "exp"), "score"
+    ).graph
+    assert str(graph) == "score * 2.0 + 1.0"
 
 
 def test_names_that_are_spelled_alike_are_offered() -> None:

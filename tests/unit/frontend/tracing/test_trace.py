@@ -12,7 +12,14 @@ import pytest
 import torch
 
 from flexfa4.counters import stats
-from flexfa4.errors import ArityError, CaptureError, FlexFA4Error, ResultError, Where
+from flexfa4.errors import (
+    ArityError,
+    CaptureError,
+    FlexFA4Error,
+    NotAFunctionError,
+    ResultError,
+    Where,
+)
 from flexfa4.frontend.tracing import trace as module
 from flexfa4.frontend.tracing.trace import Mod, guards, kv_len, parse, q_len, resolve, trace
 
@@ -189,7 +196,6 @@ ARITY: list[tuple[str, Any, Any, Any]] = [
     ("a score mod as a mask", lambda s, b, h, q, kv: s, "mask", 5),
     ("keyword without default", lambda b, h, q, kv, *, w: q > w, "mask", 5),
     ("a partial that gives too much", functools.partial(three, 1), "mask", 2),
-    ("no callable", 3, "mask", "no"),
 ]
 
 
@@ -253,6 +259,12 @@ def test_trace_finds_the_kind_by_the_parameters() -> None:
         trace(any_arguments)
     with pytest.raises(ArityError, match="takes 3 parameters"):
         trace(three)
+
+
+def test_what_is_no_function_is_refused_as_such() -> None:
+    for use in (trace, lambda mod: resolve(mod, "score")):
+        with pytest.raises(NotAFunctionError, match="was given as 3\n"):
+            use(3)
 
 
 def test_a_mod_reads_its_captures_on_each_use() -> None:

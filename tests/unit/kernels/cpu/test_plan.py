@@ -47,9 +47,9 @@ def test_a_plan_has_a_program_only_where_there_is_something_to_evaluate(
     assert len(plan.loads) == len(learned)
 
 
-def test_the_derivative_is_one_exactly_where_no_core_is_left() -> None:
-    assert plan_of(lambda s, b, h, q, kv: 2.0 * s + kv).derivative_is_one
-    assert not plan_of(lambda s, b, h, q, kv: s * s).derivative_is_one
+def test_a_core_is_left_exactly_where_the_mod_is_not_affine() -> None:
+    assert plan_of(lambda s, b, h, q, kv: 2.0 * s + kv).form.core is None
+    assert plan_of(lambda s, b, h, q, kv: s * s).form.core is not None
 
 
 def test_each_load_of_a_learned_tensor_gets_a_gradient() -> None:

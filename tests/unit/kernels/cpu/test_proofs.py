@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import flexfa4
-from flexfa4.kernels.cpu.proofs import Binding, scores_bounded
+from flexfa4.frontend.analysis.bounds import Premises, premises
+from flexfa4.frontend.sizes import Sizes as CallSizes
+from flexfa4.kernels.cpu.proofs import scores_bounded
 from flexfa4.primitives.online_softmax import BOUNDED_SCORE, LN2, BoundedSoftmax
 from flexfa4.testing import Case, Mods, Sizes, Trial, excess
 from flexfa4.variants import Alibi, Softcap, causal
@@ -18,11 +20,9 @@ LARGE = Sizes(1, 2, 1, 1024, 1024, 16, 16)
 SHAPE = (1, 1, 1024, 16)
 
 
-def binding(mod: Any) -> Binding:
-    """Return the binding of a score mod at 1024 x 1024."""
-    bound = flexfa4.trace(mod, "score").bind()
-    shapes = tuple(tuple(t.shape) for t in bound.tensors)
-    return Binding(bound.graph, bound.scalars, shapes, (1, 1, 1024, 1024, 1))
+def given(mod: Any) -> Premises:
+    """Return what is known about a score mod at 1024 x 1024."""
+    return premises(flexfa4.trace(mod, "score").bind(), CallSizes(1, 1, 1, 1024, 1024))
 
 
 def with_norm(norm: float) -> torch.Tensor:
@@ -65,14 +65,14 @@ def test_a_small_call_does_not_look_for_a_bound() -> None:
 )
 def test_a_mod_is_bounded_by_its_interval(mod: Any, expected: bool) -> None:
     x = with_norm(3.0)
-    assert scores_bounded(binding(mod), x, x, 1.0) is expected
+    assert scores_bounded(given(mod), x, x, 1.0) is expected
 
 
 def test_a_bounding_mod_needs_no_bound_of_its_inputs() -> None:
     x = with_norm(1e20)
     assert not scores_bounded(None, x, x, 1.0)
-    assert scores_bounded(binding(Softcap(50.0)), x, x, 1.0)
-    assert not scores_bounded(binding(Softcap(60.0)), x, x, 1.0)  # 60 / ln 2 > 80
+    assert scores_bounded(given(Softcap(50.0)), x, x, 1.0)
+    assert not scores_bounded(given(Softcap(60.0)), x, x, 1.0)  # 60 / ln 2 > 80
 
 
 @pytest.mark.parametrize("sink", [False, True])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from flexfa4.frontend.blocks import Blocks, MaskSize, block_count
 from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import const, make_graph
+from flexfa4.frontend.sizes import Sizes
 from flexfa4.kernels.cpu.schedule import (
     MAX_TILE_Q,
     SCORES_AT_ONCE,
@@ -29,7 +30,7 @@ def blocks_of(kinds: torch.Tensor, size: MaskSize, block: tuple[int, int]) -> Bl
 
 def coverage(chunks: tuple[Chunk, ...], problem: Problem) -> torch.Tensor:
     """Return how often each (batch, head, query, key) is visited: +1 whole, +100 masked."""
-    p = problem
+    p = problem.sizes
     seen = torch.zeros(p.batch, p.heads, p.q_len, p.kv_len, dtype=torch.int32)
     for chunk in chunks:
         for tile in chunk.tiles:
@@ -58,7 +59,7 @@ def test_every_visible_score_is_visited_once_and_partial_blocks_are_masked(
     seed: int,
 ) -> None:
     batch, kv_heads, group = counts
-    problem = Problem(batch, kv_heads * group, kv_heads, *lengths, join)
+    problem = Problem(Sizes(batch, kv_heads * group, kv_heads, *lengths), join)
     size = MaskSize(batch if differs[0] else 1, kv_heads * group if differs[1] else 1, *lengths)
     shape = (size.b, size.h, block_count(lengths[0], block[0]), block_count(lengths[1], block[1]))
     kinds = torch.randint(0, 3, shape, generator=torch.Generator().manual_seed(seed)).to(torch.int8)
@@ -73,7 +74,7 @@ def test_every_visible_score_is_visited_once_and_partial_blocks_are_masked(
 def test_empty_rows_and_columns_are_not_visited() -> None:
     kinds = torch.zeros(1, 1, 8, 8, dtype=torch.int8)
     kinds[0, 0, 3, 5] = 2
-    problem = Problem(1, 1, 1, 1024, 1024, False)
+    problem = Problem(Sizes(1, 1, 1, 1024, 1024), False)
     chunks = mask_schedule(problem, blocks_of(kinds, MaskSize(1, 1, 1024, 1024), (128, 128)))
     seen = coverage(chunks, problem)
     assert (seen[0, 0, 384:512, 640:768] > 0).all()
@@ -85,7 +86,7 @@ def test_empty_rows_and_columns_are_not_visited() -> None:
 def test_a_dense_schedule_covers_everything_within_its_scratch(
     lengths: tuple[int, int], heads: tuple[int, int]
 ) -> None:
-    problem = Problem(2, *heads, *lengths, True)
+    problem = Problem(Sizes(2, *heads, *lengths), True)
     chunks = dense_schedule(problem)
     assert (coverage(chunks, problem) == 1).all()
     one_head = MAX_TILE_Q * 512 * problem.group
@@ -95,7 +96,7 @@ def test_a_dense_schedule_covers_everything_within_its_scratch(
 def test_heads_of_different_structure_are_worked_on_alone() -> None:
     size = MaskSize(1, 4, 64, 64)
     kinds = torch.full((1, 4, 1, 1), 2, dtype=torch.int8)
-    problem = Problem(2, 4, 2, 64, 64, True)
+    problem = Problem(Sizes(2, 4, 2, 64, 64), True)
     chunks = mask_schedule(problem, blocks_of(kinds, size, (64, 64)))
     assert [(c.b, c.h, c.kv_heads) for c in chunks] == [
         ((b, b + 1), (h, h + 1), (h // 2, h // 2 + 1)) for b in range(2) for h in range(4)
@@ -104,21 +105,21 @@ def test_heads_of_different_structure_are_worked_on_alone() -> None:
 
 def test_batches_are_joined_only_where_their_keys_lie_one_behind_the_other() -> None:
     for join, spans in ((True, [(0, 3)]), (False, [(0, 1), (1, 2), (2, 3)])):
-        assert [c.b for c in dense_schedule(Problem(3, 2, 2, 16, 16, join))] == spans
+        assert [c.b for c in dense_schedule(Problem(Sizes(3, 2, 2, 16, 16), join))] == spans
 
 
 def test_a_schedule_is_made_once_for_a_mask_and_sizes() -> None:
     blocks = blocks_of(torch.ones(1, 1, 1, 1, dtype=torch.int8), MaskSize(1, 1, 9, 9), (16, 16))
-    problem = Problem(1, 2, 1, 9, 9, False)
+    problem = Problem(Sizes(1, 2, 1, 9, 9), False)
     assert mask_schedule(problem, blocks) is mask_schedule(problem, blocks)
-    other = Problem(1, 4, 1, 9, 9, False)
+    other = Problem(Sizes(1, 4, 1, 9, 9), False)
     assert mask_schedule(other, blocks) is not mask_schedule(problem, blocks)
 
 
 @pytest.mark.parametrize("sizes", [(0, 9, 9), (2, 0, 9), (2, 9, 0)])
 def test_no_work_makes_no_chunks(sizes: tuple[int, int, int]) -> None:
     batch, q_len, kv_len = sizes
-    problem = Problem(batch, 2, 2, q_len, kv_len, False)
+    problem = Problem(Sizes(batch, 2, 2, q_len, kv_len), False)
     kinds = torch.zeros(batch, 2, block_count(q_len, 16), block_count(kv_len, 16), dtype=torch.int8)
     assert dense_schedule(problem) == ()
     size = MaskSize(batch, 2, q_len, kv_len)
@@ -129,7 +130,7 @@ def test_no_work_makes_no_chunks(sizes: tuple[int, int, int]) -> None:
 def test_fewer_scores_at_once_mean_smaller_rectangles(group: int) -> None:
     sizes = []
     for at_once in (1 << 20, 1 << 17, 1 << 14, 1 << 12):
-        problem = Problem(1, 8, 8 // group, 2048, 2048, True, at_once)
+        problem = Problem(Sizes(1, 8, 8 // group, 2048, 2048), True, at_once)
         sizes.append(scratch_size(dense_schedule(problem)))
         assert sizes[-1] <= at_once
     assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == 4

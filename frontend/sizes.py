@@ -1,0 +1,33 @@
+"""The sizes of one call of attention, and the symbols that mods read them by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a call.
+
+    Attributes:
+        batch: batch size of the queries.
+        heads: query heads.
+        kv_heads: key heads; `heads` is a multiple of it.
+        q_len: queries.
+        kv_len: keys.
+    """
+
+    batch: int
+    heads: int
+    kv_heads: int
+    q_len: int
+    kv_len: int
+
+    def symbols(self) -> dict[str, int]:
+        """Return the value of each symbol of the IR."""
+        return {
+            "q_len": self.q_len,
+            "kv_len": self.kv_len,
+            "num_heads": self.heads,
+            "num_kv_heads": self.kv_heads,
+        }

@@ -1,0 +1,106 @@
+"""The documents name only what exists: files, folders, links and names of the package.
+
+Placeholders (``tests/unit/<package>/test_<module>.py``), addresses on the web and files that a
+reader makes are left alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = (".", "docs", "tests", "benchmarks", "examples")
+MADE_BY_READERS = (".venv", "flexfa4-demo")
+DOCUMENTS = sorted(
+    str(path.relative_to(ROOT))
+    for folder in FOLDERS
+    for path in (*(ROOT / folder).glob("*.md"), *(ROOT / folder).glob("README"))
+)
+
+ADDRESS = re.compile(r"https?://\S+")
+PATH = re.compile(r"[\w.<>{},*-]+/[\w./<>{},*-]*")
+SOURCE = re.compile(r"\.(json|lark|md|py|toml|txt|yaml)$")
+LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
+NAME = re.compile(r"\bflexfa4(?:\.[A-Za-z_]\w*)+")
+
+
+def paths(text: str) -> Iterator[str]:
+    """Yield what reads as a path of this checkout: with a suffix, or below one of its folders."""
+    for word in PATH.findall(ADDRESS.sub("", text)):
+        path = word.rstrip(".,")
+        first = path.split("/")[0]
+        if first in MADE_BY_READERS or re.search(r"[<>{}*]", path):
+            continue
+        if SOURCE.search(path) or (ROOT / first).is_dir():
+            yield path
+
+
+def is_name(dotted: str) -> bool:
+    """Whether a dotted name is a module of the package, or is reached from one by attributes."""
+    module, *attributes = dotted.split(".")
+    found = importlib.import_module(module)
+    for attribute in attributes:
+        module += f".{attribute}"
+        if not hasattr(found, attribute):
+            try:
+                importlib.import_module(module)
+            except ModuleNotFoundError:
+                return False
+        found = getattr(found, attribute)
+    return True
+
+
+def missing(text: str, folder: Path) -> list[str]:
+    """Return what a document in `folder` names and is not there."""
+    links = (link for link in LINK.findall(text) if not ADDRESS.match(link))
+    return [
+        *(path for path in paths(LINK.sub("", text)) if not (ROOT / path).exists()),
+        *(link for link in links if not (folder / link).exists()),
+        *(name for name in NAME.findall(ADDRESS.sub("", text)) if not is_name(name)),
+    ]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_a_document_names_only_what_exists(document: str) -> None:
+    path = ROOT / document
+    assert not missing(path.read_text(encoding="utf-8"), path.parent)
+
+
+def test_the_documents_are_found() -> None:
+    assert {"README.md", "AGENTS.md", "docs/architecture.md", "tests/README"} <= set(DOCUMENTS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a row in `frontend/intervals.py`",
+        "run `pytest tests/unit/frontend/test_rules.py`.",
+        "the folder `frontend/passes/`",
+        "in elsewhere/module.py, or not",
+        "see [the map](docs/plan.md)",
+        "the leaf `flexfa4.utilities`",
+        "call `flexfa4.frontend.trace.resolve(mod)`",
+        "    flexfa4.attend(q, k, v)",
+    ],
+)
+def test_the_rule_finds_what_does_not_exist(text: str) -> None:
+    assert missing(text, ROOT)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "`frontend/analysis/intervals.py`, and the folder `kernels/cpu/`.",
+        "[the map](docs/architecture.md#meaning) and https://example.org/no/such/file.py",
+        "`tests/unit/<package>/test_<module>.py`, `flexfa4/<name>` and and/or",
+        "`flexfa4.Options(scores_at_once=1)`, `flexfa4.frontend.tracing.trace.resolve`",
+        "`flexfa4.errors`. Then `my_masks.py` in your folder, or `.venv/bin/no-such-command`",
+    ],
+)
+def test_the_rule_accepts_what_exists_and_what_is_no_name(text: str) -> None:
+    assert not missing(text, ROOT)
