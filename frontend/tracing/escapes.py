@@ -23,8 +23,8 @@ _Event = Literal["call", "return", "c_call", "c_return", "c_exception"]
 class Net:
     """Watches calls in a ``with`` block.
 
-    A profiling function that is set goes on seeing them; `cProfile` before Python 3.12, which Python
-    cannot call, pauses.
+    A profiling function that is set goes on seeing them; `cProfile` before Python 3.12, which is
+    none, pauses.
     """
 
     def __enter__(self) -> None:

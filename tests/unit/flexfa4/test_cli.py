@@ -85,7 +85,7 @@ def test_the_module_can_be_run_with_python() -> None:
     assert done.stdout == "" and "^" in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["explain", "q >= kv"], ["doctor"], ["--help"]])
+@pytest.mark.parametrize("arguments", [["explain", "q >= kv"], ["doctor"]])
 def test_a_reader_that_has_seen_enough_gets_no_traceback(arguments: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
