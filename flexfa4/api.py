@@ -11,6 +11,7 @@ from flexfa4.block_mask import BlockMask, GivenSizes, block_mask_for
 from flexfa4.checks import (
     check_backend,
     check_block_mask,
+    check_flag,
     check_mod,
     check_tensors,
     checked_scale,
@@ -118,7 +119,7 @@ def attention(
         query: ``(B, Hq, Lq, D)``, fp32, fp64, fp16 or bf16, any strides; under autocast query, key
             and value are cast as for a matrix product.
         key: ``(B or 1, Hkv, Lk, D)``, with ``Hq % Hkv == 0`` (grouped-query attention).
-        value: ``(B or 1, Hkv, Lk, Dv)``.
+        value: ``(B or 1, Hkv, Lk, Dv)``, its batch that of `key`.
         score_mod: ``score_mod(score, b, h, q_idx, kv_idx) -> score``, its text form or a `Mod`;
             None leaves the scaled scores as they are.
         block_mask: a `BlockMask`, or ``mask_mod(b, h, q_idx, kv_idx) -> bool`` (True = attend), its
@@ -148,13 +149,8 @@ def attention(
         query, key, value = (_autocast(t, cast) for t in (query, key, value))
     check_tensors(query, key, value, sink)
     check_backend(backend)
-    if not isinstance(deterministic, bool):
-        raise ArgumentError(
-            name="deterministic",
-            found_value=describe(deterministic),
-            expected="True or False",
-            rewrite="deterministic=True",
-        )
+    for name, flag in (("return_lse", return_lse), ("deterministic", deterministic)):
+        check_flag(name, flag)
     if options is not None and not isinstance(options, Options):
         raise ArgumentError(
             name="options",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import struct
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
@@ -122,8 +123,8 @@ class BlockMask:
     def check_current(self) -> None:
         """Raise if a value that the mask reads has changed since this was made.
 
-        Tensors are compared by identity and by torch's count of in-place changes; where these say
-        nothing (tensors that the mask computes on each call, inference tensors) by content.
+        Tensors are compared by content with the copies that were made; off the CPU by identity and
+        torch's count of in-place changes, where that says enough.
 
         Raises:
             StaleBlockMaskError: a captured number, tensor or choice changed.
@@ -132,15 +133,20 @@ class BlockMask:
         if now.graph != made.graph:
             self._refuse_stale("a captured value that the mask was specialised for")
         for scalar, old, new in zip(made.graph.scalars, made.scalars, now.scalars, strict=True):
-            if old != new and (old == old or new == new):  # NaN is the NaN it was
+            if _number_key(old) != _number_key(new):
                 self._refuse_stale(f"`{scalar.name}` ({old} then, {new} now)")
         kept = self._blocks.values.tensors
         for buffer, tensor, identity in zip(
             made.graph.buffers, now.tensors, self._identities, strict=True
         ):
-            same = identity is not None and tensor_identity(tensor) == identity
-            if not same and not _same_content(kept[buffer], tensor):
+            counted = identity is not None and tensor_identity(tensor) == identity
+            if not _unchanged(kept[buffer], tensor, counted=counted):
                 self._refuse_stale(f"the captured tensor `{buffer.name}`")
+
+    def holds(self, tensors: tuple[torch.Tensor, ...]) -> bool:
+        """Return whether captured tensors of known identity still have their content."""
+        kept = self._blocks.values.tensors.values()
+        return all(_unchanged(k, t, counted=True) for k, t in zip(kept, tensors, strict=True))
 
     def _refuse_stale(self, name: str) -> NoReturn:
         raise StaleBlockMaskError(name=name, rewrite=_call_text(self._spec))
@@ -164,9 +170,25 @@ class BlockMask:
         )
 
 
-def _same_content(kept: torch.Tensor, tensor: torch.Tensor) -> bool:
-    kinds = [(t.shape, t.dtype, t.device) for t in (kept, tensor)]
-    return kinds[0] == kinds[1] and torch.equal(kept, tensor)
+def _unchanged(kept: torch.Tensor, tensor: torch.Tensor, *, counted: bool) -> bool:
+    """Return whether a captured tensor still holds what was copied from it.
+
+    Where torch counts changes and says there were none, the content is compared all the same if
+    that needs no transfer: changes through numpy or ``.data`` are not counted.
+    """
+    if counted and tensor.device.type != "cpu":
+        return True
+    if (kept.shape, kept.dtype, kept.device) != (tensor.shape, tensor.dtype, tensor.device):
+        return False
+    if torch.equal(kept, tensor):
+        return True
+    same = (kept == tensor) | (kept.isnan() & tensor.isnan())
+    return bool(same.all())
+
+
+def _number_key(number: int | float) -> Any:
+    """Return what tells numbers apart that compare equal (0.0, -0.0) and keeps NaN equal to NaN."""
+    return number if isinstance(number, int) else struct.pack("<d", number)
 
 
 @dataclass(frozen=True)
@@ -430,10 +452,10 @@ def block_mask_for(mask: Any, sizes: GivenSizes, device: torch.device) -> BlockM
         sizes.kv_heads if "num_kv_heads" in read else None,
     )
     tensors = tuple([tensor_identity(t) for t in bound.tensors])
-    key = (bound.graph, bound.scalars, tensors, needed, device)
+    key = (bound.graph, tuple(map(_number_key, bound.scalars)), tensors, needed, device)
     with _LOCK:
         found = _CACHE.get(key)
-        if found is not None:
+        if found is not None and found.holds(bound.tensors):
             _CACHE.move_to_end(key)
             return found
     made = _make(mask, bound, _Spec(needed, BLOCK_SIZE), _capture_device(bound, device))

@@ -259,6 +259,21 @@ def check_backend(backend: Any) -> None:
         )
 
 
+def check_flag(name: str, value: Any) -> None:
+    """Check that an argument is True or False.
+
+    Raises:
+        ArgumentError: it is neither.
+    """
+    if not isinstance(value, bool):
+        raise ArgumentError(
+            name=name,
+            found_value=describe(value),
+            expected="True or False",
+            rewrite=f"{name}=True",
+        )
+
+
 def check_block_mask(block_mask: BlockMask, q: torch.Tensor, k: torch.Tensor) -> None:
     """Check that a block mask was made for a call of these sizes.
 

@@ -131,8 +131,10 @@ def _mod(text: str, bindings: dict[str, int | float]) -> Any:
 
     if re.fullmatch(r"[\w.]+:[\w.]+", text):
         found: Any = _imported(*text.split(":"))
-    elif text in variants.__all__ and text.islower():
+    elif text in variants.__all__:
         found = getattr(variants, text)
+        if isinstance(found, type):  # a variant by its class: the instance with the defaults
+            found = found()
     else:
         return flexfa4.parse(text, **bindings)
     if bindings:
@@ -153,7 +155,7 @@ def _imported(module: str, path: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module)
         for name in path.split("."):
             found = getattr(found, name)
-    except Exception as error:  # the user's module may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # the user's module may do anything when imported
         problem = f"{module}:{path}, which gives {type(error).__name__}: {error}"
     else:
         if callable(found):

@@ -80,7 +80,7 @@ def classify(
     """
     block_q, block_kv = block_size
     nq, nk = block_count(size.q_len, block_q), block_count(size.kv_len, block_kv)
-    kinds = torch.zeros(size.b, size.h, nq, nk, dtype=torch.int8)
+    kinds = torch.zeros(size.b, size.h, nq, nk, dtype=torch.int8, device="cpu")
     program = Program((graph.root,))
     whole = size.lanes()
     heads = max(1, _STRIP_LANES // max(1, block_q * size.kv_len))

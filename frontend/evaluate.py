@@ -230,7 +230,7 @@ def _apply(
     for i in range(1 if step.takes_out else len(operands)):
         if not isinstance(operands[i], torch.Tensor):
             kind = {F32: dtype, I32: torch.int64, BOOL: torch.bool}[node.args[i].dtype]
-            operands[i] = torch.scalar_tensor(operands[i], dtype=kind)
+            operands[i] = torch.scalar_tensor(operands[i], dtype=kind, device="cpu")
     if step.takes_out:
         for t in reusable:
             if (

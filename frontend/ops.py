@@ -124,8 +124,8 @@ def _pair(a: Any, b: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return a, torch.as_tensor(b, dtype=a.dtype, device=a.device)
     if isinstance(b, torch.Tensor):
         return torch.as_tensor(a, dtype=b.dtype, device=b.device), b
-    a = torch.as_tensor(a)
-    return a, torch.as_tensor(b, dtype=a.dtype)
+    a = torch.as_tensor(a, device="cpu")
+    return a, torch.as_tensor(b, dtype=a.dtype, device="cpu")
 
 
 def _where(c: Any, a: Any, b: Any) -> Any:

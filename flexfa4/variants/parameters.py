@@ -7,6 +7,9 @@ beside it.
 from __future__ import annotations
 
 import math
+import numbers
+import operator
+from typing import SupportsFloat, SupportsIndex, cast
 
 import torch
 
@@ -19,7 +22,8 @@ def require_whole(name: str, value: object, *, at_least: int) -> None:
     Raises:
         ArgumentError: it is not.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or operator.index(cast(SupportsIndex, value)) < at_least:
         raise ArgumentError(
             name=name,
             found_value=repr(value),
@@ -34,8 +38,12 @@ def require_positive(name: str, value: object) -> None:
     Raises:
         ArgumentError: it is not.
     """
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not (0 < float(value) < math.inf):  # type: ignore[arg-type]
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    try:
+        number = float(cast(SupportsFloat, value)) if is_number else math.nan
+    except OverflowError:  # an int beyond every float
+        number = math.inf
+    if not 0 < number < math.inf:
         raise ArgumentError(
             name=name,
             found_value=repr(value),

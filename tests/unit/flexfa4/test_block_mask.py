@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import flexfa4
 from flexfa4 import BlockMask, create_block_mask
+from flexfa4.block_mask import _CACHE, _CACHE_SIZE
 from flexfa4.counters import Stats, stats
 from flexfa4.errors import ArgumentError, DeviceError, MaskReadsBatchError, StaleBlockMaskError
 from flexfa4.frontend.tracing.trace import TRACES_PER_CODE
@@ -473,3 +474,75 @@ def test_captures_of_a_function_must_be_where_the_call_is() -> None:
     ids = torch.arange(40, device="meta")
     with pytest.raises(DeviceError, match=r"captured tensor `ids` is on meta, the mask on cpu"):
         attend(inputs(), lambda b, h, q, kv: ids[q] == ids[kv])
+
+
+# ---- changes that torch does not count -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("through", ["numpy", "data"])
+def test_a_change_that_torch_does_not_count_is_seen(through: str) -> None:
+    ids = torch.zeros(16, dtype=torch.int64)
+
+    def change() -> None:
+        new = torch.arange(16) // 4
+        if through == "numpy":
+            ids.numpy()[:] = new.numpy()
+        else:
+            ids.data.copy_(new)
+
+    def mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return ids[q_idx] == ids[kv_idx]
+
+    x = torch.randn(1, 1, 16, 4, generator=torch.Generator().manual_seed(0))
+    made = flexfa4.create_block_mask(mask, q_len=16, kv_len=16)
+    before = flexfa4.attention(x, x, x, block_mask=mask)
+    change()
+    after = flexfa4.attention(x, x, x, block_mask=mask)
+    assert not torch.equal(before, after)
+    fresh = flexfa4.create_block_mask(mask, q_len=16, kv_len=16)
+    assert torch.equal(after, flexfa4.attention(x, x, x, block_mask=fresh))
+    with pytest.raises(flexfa4.errors.StaleBlockMaskError):
+        flexfa4.attention(x, x, x, block_mask=made)
+
+
+def test_the_sign_of_zero_is_part_of_a_captured_number() -> None:
+    w = 0.0
+
+    def mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return torch.where(q_idx >= 0, 1.0, 1.0) / w > 0
+
+    x = torch.randn(1, 1, 4, 4)
+    made = flexfa4.create_block_mask(mask, q_len=4, kv_len=4)
+    assert flexfa4.attention(x, x, x, block_mask=mask).any()
+    w = -0.0
+    assert not flexfa4.attention(x, x, x, block_mask=mask).any()
+    with pytest.raises(flexfa4.errors.StaleBlockMaskError):
+        made.check_current()
+
+
+def test_views_that_differ_in_strides_only_do_not_share_a_mask() -> None:
+    table = torch.eye(4, dtype=torch.bool)
+    table[0, 3] = True
+
+    def of(t: torch.Tensor) -> torch.Tensor:
+        x = torch.randn(1, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+        out = flexfa4.attention(x, x, x, block_mask=lambda b, h, q_idx, kv_idx: t[q_idx, kv_idx])
+        assert isinstance(out, torch.Tensor)
+        return out
+
+    assert not torch.equal(of(table.view(4, 4)), of(table.T))
+
+
+def test_the_cache_of_masks_is_bounded() -> None:
+    x = torch.randn(1, 1, 4, 4)
+    for i in range(_CACHE_SIZE + 5):
+        ids = torch.full((4,), i)
+        flexfa4.attention(x, x, x, block_mask=lambda b, h, q, kv, ids=ids: ids[q] == ids[kv])
+    assert len(_CACHE) <= _CACHE_SIZE
+
+
+def test_a_default_device_elsewhere_does_not_matter() -> None:
+    x = torch.randn(1, 1, 64, 4)
+    expected = flexfa4.attention(x, x, x, block_mask=causal)
+    with torch.device("meta"):
+        assert torch.equal(flexfa4.attention(x, x, x, block_mask=causal), expected)
