@@ -6,7 +6,8 @@
     contract         how many parameters a mod has, and what it may return
     captures         wraps what a function closes over, so that a trace can record it
     recording        functions rebuilt so that what they read is noted
-    objects          stand-ins for objects, classes and modules that note what is read
+    objects          stand-ins for objects and modules that note what is read
+    classes          stand-ins for classes, and for super()
     escapes          the net below: code of the user's that runs without being rebuilt is refused
     sources          expressions that read a captured value again, and the checks of a trace
     hosts            captured numbers and tensors, and computations on them alone

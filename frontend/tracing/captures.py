@@ -35,7 +35,7 @@ import torch
 from flexfa4.errors import CaptureError
 from flexfa4.frontend import ir
 from flexfa4.frontend.ir import F32, I32, Buffer, Graph, Node, Scalar
-from flexfa4.frontend.tracing import locate, objects, recording
+from flexfa4.frontend.tracing import classes, locate, objects, recording
 from flexfa4.frontend.tracing.hosts import MATH_FUNCTIONS, HostScalar, HostTensor
 from flexfa4.frontend.tracing.proxies import Traced, dtype_class
 from flexfa4.frontend.tracing.sources import Attr, Call, Item, Program, Source, describe, identifier
@@ -304,7 +304,7 @@ def _method(session: Session, value: types.MethodType, source: Source, parents: 
 
 def _sequence(session: Session, value: Any, source: Source, parents: Any) -> Any:
     kind, length = type(value), len(value)
-    if objects.is_users(kind):
+    if classes.is_users(kind):
         return objects.instance(session, value, source)
     if all(type(v) in _BY_VALUE for v in value):
         before = copy.copy(value)
@@ -328,7 +328,7 @@ def _sequence(session: Session, value: Any, source: Source, parents: Any) -> Any
 
 
 def _set(session: Session, value: Any, source: Source, parents: Any) -> Any:
-    if objects.is_users(type(value)):
+    if classes.is_users(type(value)):
         return objects.instance(session, value, source)
     _require_constants(value, source, "a set")
     session.specialise(source, value)
@@ -351,7 +351,7 @@ def _require_constants(values: Any, source: Source, kind: str) -> None:
 
 def _mapping(session: Session, value: Any, source: Source, parents: Any) -> Any:
     kind, keys = type(value), list(value)
-    if objects.is_users(kind):
+    if classes.is_users(kind):
         return objects.instance(session, value, source)
     _require_constants(keys, source, "a dict with keys")
     session.program.check(source, lambda v: type(v) is kind and list(v) == keys, "keys")
@@ -383,7 +383,7 @@ def _builtin(session: Session, value: Any, source: Source, parents: Any) -> Any:
 
 def _class(session: Session, value: type, source: Source, parents: Any) -> Any:
     session.require_same(source, value)
-    return objects.user_class(session, value, source) if objects.is_users(value) else value
+    return classes.user_class(session, value, source) if classes.is_users(value) else value
 
 
 def _enum_member(session: Session, value: enum.Enum, source: Source, parents: Any) -> Any:

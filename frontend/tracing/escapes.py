@@ -29,17 +29,13 @@ class Net:
 
     def __enter__(self) -> None:
         self._root = sys._getframe(1)
-        self._previous: Any = sys.getprofile()
-        if hasattr(self._previous, "disable"):
-            self._previous.disable()
+        self._previous = sys.getprofile()
+        getattr(self._previous, "disable", _nothing)()
         sys.setprofile(self._event)
 
     def __exit__(self, *exception: object) -> None:
-        if hasattr(self._previous, "enable"):
-            sys.setprofile(None)
-            self._previous.enable()
-        else:
-            sys.setprofile(self._previous)
+        sys.setprofile(self._previous if callable(self._previous) else None)
+        getattr(self._previous, "enable", _nothing)()
 
     def _event(self, frame: FrameType, event: _Event, arg: Any) -> None:
         if event == "call" and _is_users(frame) and self._is_called_by_mod(frame):
@@ -63,6 +59,10 @@ class Net:
                 return False  # the tracer itself reads what the user's code computes
             caller = caller.f_back
         return caller is self._root
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _module(frame: FrameType) -> str:

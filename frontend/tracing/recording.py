@@ -3,7 +3,7 @@
 A function is rebuilt around its own code object with wrapped closure variables and defaults, with
 globals that are wrapped when they are first read, and with builtins for which stand-ins are what
 they stand for.  `captures` decides which value gets which treatment and wraps what is read;
-`objects` has the stand-ins for objects, classes and modules.
+`objects` and `classes` have the stand-ins for everything else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import torch
 
 from flexfa4.errors import CaptureError
-from flexfa4.frontend.tracing import hosts, locate, objects
+from flexfa4.frontend.tracing import classes, hosts, locate, objects
 from flexfa4.frontend.tracing.indexing import View
 from flexfa4.frontend.tracing.proxies import Traced
 from flexfa4.frontend.tracing.sources import (
@@ -193,11 +193,11 @@ def _isinstance(value: Any, kinds: Any) -> bool:
 def _classes(kinds: Any) -> Any:
     if type(kinds) is tuple:
         return tuple(map(_classes, kinds))
-    return type if kinds is _type else objects.real_class(kinds)
+    return type if kinds is _type else classes.real_class(kinds)
 
 
 def _issubclass(cls: Any, kinds: Any) -> bool:
-    return issubclass(objects.real_class(cls), _classes(kinds))
+    return issubclass(classes.real_class(cls), _classes(kinds))
 
 
 def _super(*args: Any) -> Any:
@@ -206,10 +206,10 @@ def _super(*args: Any) -> Any:
         frame = sys._getframe(1)
         owner = frame.f_locals["__class__"]
         args = (owner, frame.f_locals[frame.f_code.co_varnames[0]])
-    owner, self = objects.real_class(args[0]), args[1] if len(args) > 1 else None
-    if issubclass(type(self), (objects.StandIn, objects.MadeInside)):
-        return objects.Super(owner, self)
-    return super(owner, objects.real_class(self))
+    owner, self = classes.real_class(args[0]), args[1] if len(args) > 1 else None
+    if issubclass(type(self), (objects.StandIn, classes.MadeInside)):
+        return classes.Super(owner, self)
+    return super(owner, classes.real_class(self))
 
 
 def _type(*args: Any, **kwargs: Any) -> Any:
@@ -218,9 +218,9 @@ def _type(*args: Any, **kwargs: Any) -> Any:
         return type(*args, **kwargs)
     (value,) = args
     kind = type(value)
-    if issubclass(kind, (objects.StandIn, objects.MadeInside, hosts.HostScalar)):
+    if issubclass(kind, (objects.StandIn, classes.MadeInside, hosts.HostScalar)):
         return value.__class__
-    if kind is objects.ClassStandIn:
+    if kind is classes.ClassStandIn:
         return value.__class__
     return torch.Tensor if issubclass(kind, (Traced, View)) else kind
 

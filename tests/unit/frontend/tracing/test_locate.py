@@ -179,6 +179,12 @@ def one_of_several(construct: str, expression: str, rewrite: str) -> tuple[str, 
     return "Python", "this value", "use a torch function or an operator"
 
 
+def loops(b, h, q_idx, kv_idx):
+    for i in range(q_idx):
+        kv_idx = kv_idx + i
+    return kv_idx > 3
+
+
 NUMBERS = [
     (lambda b, h, q, kv: int(q) > 3, "`int()`", "q", "q.to(torch.int32)"),
     (lambda b, h, q, kv: float(q + 1) > 3, "`float()`", "q + 1", "(q + 1).to(torch.float32)"),
@@ -187,7 +193,7 @@ NUMBERS = [
     (lambda b, h, q, kv: sum(range(q)) > 3,
      *one_of_several("`range()`", "q", "a loop over a fixed range, with torch.where for what "
                      "depends on the score")),
-    (lambda b, h, q, kv: [0 for _ in range(q)] > 3, "`range()`", "q",
+    (loops, "`range()`", "q_idx",
      "a loop over a fixed range, with torch.where for what depends on the score"),
     (lambda b, h, q, kv: q.item() > 3, "`q.item()`", "q", "q"),
     (lambda b, h, q, kv: sum([x > 1 for x in q]) > 3,
