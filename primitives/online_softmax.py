@@ -27,6 +27,9 @@ LOG2E: Final = math.log2(math.e)
 BOUNDED_SCORE: Final = 80.0
 
 
+_LARGEST: Final = {dtype: torch.finfo(dtype).max for dtype in (torch.float32, torch.float64)}
+
+
 class OnlineSoftmax:
     """Running maximum and sum of a tile's rows.
 
@@ -63,9 +66,9 @@ class OnlineSoftmax:
         if old is not None:
             top = torch.maximum(old, top)
         self.m = top
-        # A row with nothing visible has top = -inf, and -inf - -inf would be NaN: subtract the
-        # lowest finite number there, which leaves -inf.
-        finite = top.clamp_min(torch.finfo(top.dtype).min)
+        # inf - inf would be NaN: the largest finite numbers stand in where the maximum is infinite,
+        # which leaves -inf (nothing visible) and inf as they are.
+        finite = top.clamp(-_LARGEST[top.dtype], _LARGEST[top.dtype])
         scores.sub_(finite if shift is None else finite - shift).exp2_()
         total = scores.sum(-1, keepdim=True)
         if old is None:

@@ -113,3 +113,16 @@ def test_the_bounded_form_equals_the_online_one() -> None:
         (divisor, lse), (_, expected) = bounded.finish(logit), online.finish(logit)
         torch.testing.assert_close(lse, expected, rtol=1e-6, atol=1e-6)
         assert bool((divisor > 0).all())
+
+
+@pytest.mark.parametrize("place", [0, 20, 39])
+def test_a_score_of_plus_infinity_gives_an_infinite_log_sum(place: int) -> None:
+    scores = torch.randn(1, 2, 40, generator=torch.Generator().manual_seed(0))
+    scores[0, 1, place] = math.inf
+    softmax = OnlineSoftmax()
+    for part in scores.split(16, dim=-1):
+        softmax.update(part.clone())
+    lse = softmax.finish()[1].flatten()
+    exact = torch.logsumexp(scores * math.log(2.0), -1).flatten() / math.log(2.0)
+    torch.testing.assert_close(lse, exact, rtol=1e-6, atol=1e-6)
+    assert lse[1] == math.inf
