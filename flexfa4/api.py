@@ -10,7 +10,6 @@ import torch
 from flexfa4.block_mask import BlockMask, GivenSizes, block_mask_for
 from flexfa4.checks import (
     check_backend,
-    check_block_mask,
     check_flag,
     check_mod,
     check_tensors,
@@ -192,7 +191,7 @@ def _autocast(tensor: Any, dtype: torch.dtype) -> Any:
 
 def _block_mask(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> BlockMask:
     if isinstance(block_mask, BlockMask):
-        check_block_mask(block_mask, query, key)
+        block_mask.check_fits(query, key)
         block_mask.check_current()
         return block_mask
     check_mod("block_mask", block_mask, "mask")

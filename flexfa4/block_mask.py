@@ -25,6 +25,7 @@ from flexfa4.checks import check_mod
 from flexfa4.counters import count
 from flexfa4.errors import (
     ArgumentError,
+    BlockMaskMismatchError,
     DeviceError,
     MaskOutOfRangeError,
     MaskReadsBatchError,
@@ -42,6 +43,10 @@ from flexfa4.frontend.sizes import Sizes
 from flexfa4.frontend.tracing.trace import resolve
 
 BLOCK_SIZE: Final = (128, 128)
+
+
+class _Moved(dict[torch.device, Blocks]):
+    """A mask without captured tensors, to be evaluated on other devices."""
 
 
 class BlockMask:
@@ -85,11 +90,11 @@ class BlockMask:
         blocks = self._blocks
         if blocks.values.device == device or self._bound.tensors:
             return blocks
-        moved: Blocks | None = blocks.derived.get(device)
-        if moved is None:
+        moved = blocks.cache(_Moved)
+        if device not in moved:
             values = replace(blocks.values, device=device)
-            moved = blocks.derived[device] = replace(blocks, values=values, derived={})
-        return moved
+            moved[device] = replace(blocks, values=values, caches={})
+        return moved[device]
 
     @property
     def captures_tensors(self) -> bool:
@@ -119,6 +124,42 @@ class BlockMask:
         program = Program((self._blocks.graph.root,))
         mask = mask_tile(program, self._blocks.values, self._blocks.size.lanes())
         return mask.expand(self.shape).clone()
+
+    def check_fits(self, query: torch.Tensor, key: torch.Tensor) -> None:
+        """Check that this was made for a call of these sizes.
+
+        Args:
+            query: ``(B, Hq, Lq, D)``.
+            key: ``(B or 1, Hkv, Lk, D)``.
+
+        Raises:
+            BlockMaskMismatchError: it was made for other lengths, batches or heads.
+            DeviceError: its captures live on another device.
+        """
+        batch, heads, lengths = query.shape[0], query.shape[1], (query.shape[2], key.shape[2])
+        again = functools.partial(self.call_for, batch, heads, *lengths)
+        if (self.q_len, self.kv_len) != lengths:
+            raise BlockMaskMismatchError(
+                problem=f"the block mask was made for q_len={self.q_len}, kv_len={self.kv_len},"
+                f" but query has length {lengths[0]} and key {lengths[1]}",
+                expected="the lengths that it was made for",
+                rewrite=f"{again()}  # to decode at a position, let the mask add it to q_idx",
+            )
+        for name, made, found in (("batch", self.batch, batch), ("heads", self.heads, heads)):
+            counted = name == "heads" and self.counts_heads
+            if made is not None and made != found and (made != 1 or counted):
+                anywhere = f", or {name}=None for a mask that is the same everywhere"
+                raise BlockMaskMismatchError(
+                    problem=f"the block mask was made for {name}={made}, but query has {found}",
+                    expected=f"{name}={found}" + ("" if counted else anywhere),
+                    rewrite=again(),
+                )
+        if self.device != query.device and self.captures_tensors:
+            raise DeviceError(
+                problem=f"the block mask is on {self.device}, query on {query.device}",
+                expected="one device",
+                rewrite=f"{again()} with captured tensors on {query.device}",
+            )
 
     def check_current(self) -> None:
         """Raise if a value that the mask reads has changed since this was made.

@@ -6,26 +6,21 @@ shapes, dtypes and devices; strides play no role.  Says nothing about mods (`fro
 
 from __future__ import annotations
 
-import functools
 import math
 import numbers
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import torch
 
 from flexfa4.errors import (
     ArgumentError,
     BackendError,
-    BlockMaskMismatchError,
     DeviceError,
     DTypeError,
     ShapeMismatchError,
     describe,
 )
 from flexfa4.frontend.tracing.contract import SIGNATURES
-
-if TYPE_CHECKING:
-    from flexfa4.block_mask import BlockMask
 
 DTYPES: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 BACKENDS: Final = ("auto", "cpu")
@@ -271,42 +266,6 @@ def check_flag(name: str, value: Any) -> None:
             found_value=describe(value),
             expected="True or False",
             rewrite=f"{name}=True",
-        )
-
-
-def check_block_mask(block_mask: BlockMask, q: torch.Tensor, k: torch.Tensor) -> None:
-    """Check that a block mask was made for a call of these sizes.
-
-    Raises:
-        BlockMaskMismatchError: it was made for other lengths, batches or heads.
-        DeviceError: its captures live on another device.
-    """
-    lengths = (q.shape[2], k.shape[2])
-    advice = functools.partial(block_mask.call_for, q.shape[0], q.shape[1], *lengths)
-    if (block_mask.q_len, block_mask.kv_len) != lengths:
-        raise BlockMaskMismatchError(
-            problem=f"the block mask was made for q_len={block_mask.q_len}, kv_len="
-            f"{block_mask.kv_len}, but query has length {lengths[0]} and key {lengths[1]}",
-            expected="the lengths that it was made for",
-            rewrite=f"{advice()}  # to decode at a position, let the mask add it to q_idx",
-        )
-    for name, made, found in (
-        ("batch", block_mask.batch, q.shape[0]),
-        ("heads", block_mask.heads, q.shape[1]),
-    ):
-        counted = name == "heads" and block_mask.counts_heads
-        if made is not None and made != found and (made != 1 or counted):
-            raise BlockMaskMismatchError(
-                problem=f"the block mask was made for {name}={made}, but query has {found}",
-                expected=f"{name}={found}"
-                + ("" if counted else f", or {name}=None for a mask that is the same everywhere"),
-                rewrite=advice(),
-            )
-    if block_mask.device != q.device and block_mask.captures_tensors:
-        raise DeviceError(
-            problem=f"the block mask is on {block_mask.device}, query on {q.device}",
-            expected="one device",
-            rewrite=f"{advice()} with captured tensors on {q.device}",
         )
 
 

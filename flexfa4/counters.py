@@ -8,7 +8,7 @@ leaf: every layer may import it.  It does not time anything.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Final, Literal
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,10 @@ class Stats:
 _counts: Final[dict[str, int]] = {f.name: 0 for f in fields(Stats)}
 
 
-def count(name: str) -> None:
+Counter = Literal["traces", "parses", "plans", "block_masks", "calls"]
+
+
+def count(name: Counter) -> None:
     """Add one to a counter."""
     _counts[name] += 1
 

@@ -8,13 +8,16 @@ Does not decide how blocks are iterated (`primitives.block_runs`) nor who may us
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 
 from flexfa4.frontend.evaluate import Lanes, Program, Values
 from flexfa4.frontend.ir import Graph
+
+T = TypeVar("T")
 
 EMPTY: Final = 0
 PARTIAL: Final = 1
@@ -48,7 +51,7 @@ class Blocks:
         size: its index space.
         block_size: queries and keys in a block.
         kinds: int8 ``(b, h, query blocks, key blocks)`` on the CPU.
-        derived: what backends made from it (schedules, mask tiles), kept as long as it lives.
+        caches: see `cache`.
     """
 
     graph: Graph
@@ -56,7 +59,15 @@ class Blocks:
     size: MaskSize
     block_size: tuple[int, int]
     kinds: torch.Tensor
-    derived: dict[Any, Any] = field(default_factory=dict)
+    caches: dict[Callable[[], Any], Any] = field(default_factory=dict)
+
+    def cache(self, kind: Callable[[], T]) -> T:
+        """Return what a backend keeps for this mask: one `kind()`, made on first use."""
+        found = self.caches.get(kind)
+        if found is None:
+            found = self.caches[kind] = kind()
+        kept: T = found
+        return kept
 
 
 def block_count(length: int, block: int) -> int:

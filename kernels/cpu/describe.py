@@ -17,6 +17,10 @@ _FOLDING: Final = (
     "where the factors are proved finite; unfolded otherwise, and for gradients of captures that"
     " read the score: one more pass per score"
 )
+_MAXIMUM: Final = (
+    "of each row, kept tile by tile; left out where the norms of q and k and this mod prove every"
+    " score small"
+)
 _CHECKS: Final = (
     "sliced or gathered without checks where the sizes of the call prove the index in range;"
     " checked tile by tile otherwise"
@@ -39,6 +43,7 @@ def describe_score(graph: Graph) -> list[Row]:
     ]
     if form.factors_to_check():
         rows.append(("folding", _FOLDING))
+    rows.append(("maximum", _MAXIMUM))
     if graph.buffers:
         rows.append(("captured tensors", _CHECKS))
     return rows

@@ -95,12 +95,16 @@ def _largest_tile(problem: Problem) -> tuple[int, int]:
     return rows, width
 
 
+class _Schedules(dict[Problem, "tuple[Chunk, ...]"]):
+    """The schedules of one mask."""
+
+
 def mask_schedule(problem: Problem, blocks: Blocks) -> tuple[Chunk, ...]:
     """Return the schedule of a mask; kept with the mask."""
-    found: tuple[Chunk, ...] | None = blocks.derived.get(problem)
-    if found is None:
-        found = blocks.derived[problem] = _mask_schedule(problem, blocks)
-    return found
+    schedules = blocks.cache(_Schedules)
+    if problem not in schedules:
+        schedules[problem] = _mask_schedule(problem, blocks)
+    return schedules[problem]
 
 
 def _mask_schedule(problem: Problem, blocks: Blocks) -> tuple[Chunk, ...]:

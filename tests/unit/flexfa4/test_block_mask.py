@@ -143,7 +143,7 @@ def test_a_mask_without_captures_serves_every_device_and_one_with_captures_its_o
     assert moved.values.device == other and moved is made.blocks_on(other)
     assert moved.kinds is made.blocks_on(made.device).kinds
     assert made.blocks_on(made.device).values.device == made.device
-    assert moved.derived is not made.blocks_on(made.device).derived
+    assert moved.caches is not made.blocks_on(made.device).caches
     captured = create_block_mask(MASKS["documents"], q_len=64, kv_len=64)
     assert captured.blocks_on(other).values.device == IDS.device
 
