@@ -1,10 +1,12 @@
 """What the compiler knows about a mod, and pictures of masks.
 
 Shows: `flexfa4.explain` on functions and text, the error for a mistake, and `flexfa4.plot_mask`
-(with the `plot` extra).  Takes about a second.
+(with the `plot` extra), in the folder that is named on the command line, else in a temporary one.
+Takes about a second.
 """
 
 import sys
+import tempfile
 from pathlib import Path
 
 import flexfa4
@@ -16,7 +18,7 @@ def branching(score, b, h, q_idx, kv_idx):
     return score if q_idx > kv_idx else score * 0.5
 
 
-def main(folder: Path = Path(".")) -> None:
+def main(folder: Path) -> None:
     """Explain two mods, show the error for a third, and draw a mask into `folder`."""
     print(flexfa4.explain(softcap))
     print(flexfa4.explain("score + 0.5 * (kv - q)"))
@@ -32,4 +34,4 @@ def main(folder: Path = Path(".")) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp()))

@@ -12,6 +12,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flexfa4 import errors as errors
+    from flexfa4 import variants as variants
     from flexfa4.api import Options, attention
     from flexfa4.block_mask import BlockMask, create_block_mask
     from flexfa4.combine import MaskMod, mask
@@ -66,8 +68,13 @@ _HOME = {
     "trace": "frontend.tracing.trace",
 }
 
+# Modules that users read names from: ``flexfa4.variants.causal``.
+_MODULES = frozenset(("errors", "variants"))
+
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"flexfa4.{name}")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'flexfa4' has no attribute {name!r}")
@@ -77,4 +84,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -6,6 +6,7 @@ shapes, dtypes and devices; strides play no role.  Says nothing about mods (`fro
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 from typing import Any, Final, Literal
@@ -278,17 +279,28 @@ def check_mod(name: str, mod: Any, kind: Literal["score", "mask"]) -> None:
     Raises:
         ArgumentError: it is no function, text or `Mod`.
     """
-    if callable(mod) or isinstance(mod, str):
+    if (callable(mod) and not isinstance(mod, type)) or isinstance(mod, str):
         return
     advice = SIGNATURES[kind]
     signature = advice.removeprefix("def ").removesuffix(": ...")
     if kind == "mask" and isinstance(mod, torch.Tensor):
         advice = "block_mask=lambda b, h, q_idx, kv_idx: tensor[q_idx, kv_idx]"
+    elif isinstance(mod, type):
+        advice = instance_of(mod)
     elif hasattr(mod, "mask_mod"):  # the BlockMask of torch's FlexAttention
         advice = "block_mask=block_mask.mask_mod"
     raise ArgumentError(
         name=name,
-        found_value=describe(mod),
+        found_value=f"the class {mod.__name__}" if isinstance(mod, type) else describe(mod),
         expected=f"a function {signature}, its text form, or a flexfa4.Mod",
         rewrite=advice,
     )
+
+
+def instance_of(kind: type) -> str:
+    """Return how to make an instance of a class, such as ``SlidingWindow(window=...)``."""
+    try:
+        names = list(inspect.signature(kind).parameters)
+    except ValueError:  # a builtin class tells nothing about its parameters
+        names = []
+    return f"an instance: {kind.__name__}({', '.join(f'{name}=...' for name in names)})"

@@ -9,6 +9,7 @@ explain alibi | head -1``) is no mistake and gets no message.
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import re
@@ -20,7 +21,7 @@ from typing import Any
 from rich.console import Console
 
 import flexfa4
-from flexfa4.errors import ArgumentError, FlexFA4Error
+from flexfa4.errors import ArgumentError, FlexFA4Error, TextError, UnknownNameError
 
 USER_ERROR = 2  # what argparse uses too
 # As shells report a process that a signal ended: 128 + its number.
@@ -54,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="flexfa4", description="A compiler for attention variants."
     )
+    parser.add_argument("--version", action="version", version=f"flexfa4 {flexfa4.__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
 
     demo = commands.add_parser("demo", help="train a small model with flexfa4 beside plain torch")
@@ -136,7 +138,7 @@ def _mod(text: str, bindings: dict[str, int | float]) -> Any:
         if isinstance(found, type):  # a variant by its class: the instance with the defaults
             found = found()
     else:
-        return flexfa4.parse(text, **bindings)
+        return _parsed(text, bindings)
     if bindings:
         raise ArgumentError(
             name="--set",
@@ -145,6 +147,51 @@ def _mod(text: str, bindings: dict[str, int | float]) -> Any:
             rewrite="leave --set out, or write the mod as text",
         )
     return found
+
+
+def _parsed(text: str, bindings: dict[str, int | float]) -> Any:
+    """Parse a text.
+
+    Raises:
+        ArgumentError: it is no text, but a variant's name misspelt, or an expression of variants.
+        TextError: the text cannot be read; the advice is one for the command line.
+    """
+    try:
+        return flexfa4.parse(text, **bindings)
+    except TextError as error:
+        name = error.fields["name"] if isinstance(error, UnknownNameError) else ""
+        _refuse_variants(text, name)
+        if not name:
+            raise
+        rewrite = error.fields["rewrite"].replace(
+            f"flexfa4.parse(text, {name}=...)", f"--set {name}=0.5"
+        )
+        fields = {**error.fields, "rewrite": rewrite}
+        raise UnknownNameError(where=error.where, **fields) from None
+
+
+def _refuse_variants(text: str, unknown: str) -> None:
+    """Refuse a text that means variants, exactly named or by its `unknown` name nearly."""
+    from flexfa4 import variants
+
+    names = [word for word in re.findall(r"\w+", text) if word in variants.__all__]
+    names += difflib.get_close_matches(unknown, variants.__all__, n=1, cutoff=0.75)
+    if unknown and text.isidentifier():
+        rewrite = f"flexfa4 explain {names[0] if names else 'causal'}"
+    elif names:
+        imported = ", ".join(dict.fromkeys(names))
+        rewrite = (
+            f"in my_masks.py: from flexfa4.variants import {imported}; mod = {text}\n"
+            "and then: flexfa4 explain my_masks:mod"
+        )
+    else:
+        return
+    raise ArgumentError(
+        name="mod",
+        found_value=repr(text),
+        expected=f"a text, module:function, or one of {', '.join(variants.__all__)}",
+        rewrite=rewrite,
+    ) from None
 
 
 def _imported(module: str, path: str) -> Callable[..., Any]:

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
-from flexfa4.errors import ArgumentError, describe
-from flexfa4.frontend.tracing.contract import result_node
+from flexfa4.checks import instance_of
+from flexfa4.errors import ArgumentError, ArityError, describe
+from flexfa4.frontend.tracing.contract import check_arity, result_node
 from flexfa4.frontend.tracing.proxies import Operators, Traced
 from flexfa4.frontend.tracing.trace import Mod, parse
 
@@ -50,15 +51,24 @@ class MaskMod(ABC):
         return _Not(self)
 
 
+def _value(part: MaskFunction, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    """Return a part's value; while it is traced, refuse here what is no condition.
+
+    Numbers would combine by their bits, and what is no value at all would be refused by the name of
+    the combination, not of the part.
+    """
+    result = part(b, h, q_idx, kv_idx)
+    if isinstance(q_idx, Operators):
+        result_node(part, "mask", result)
+    return result
+
+
 @dataclass(frozen=True)
 class _Plain(MaskMod):
     function: MaskFunction
 
     def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        result = self.function(b, h, q_idx, kv_idx)
-        if isinstance(result, Operators):  # numbers would combine by their bits: refuse them here
-            result_node(self.function, "mask", result)
-        return result
+        return _value(self.function, b, h, q_idx, kv_idx)
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,7 @@ class _Both(MaskMod):
     right: MaskFunction
 
     def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return self.left(b, h, q_idx, kv_idx) & self.right(b, h, q_idx, kv_idx)
+        return _value(self.left, b, h, q_idx, kv_idx) & _value(self.right, b, h, q_idx, kv_idx)
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,7 @@ class _Either(MaskMod):
     right: MaskFunction
 
     def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return self.left(b, h, q_idx, kv_idx) | self.right(b, h, q_idx, kv_idx)
+        return _value(self.left, b, h, q_idx, kv_idx) | _value(self.right, b, h, q_idx, kv_idx)
 
 
 @dataclass(frozen=True)
@@ -84,7 +94,7 @@ class _Not(MaskMod):
     inner: MaskFunction
 
     def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        inner = self.inner(b, h, q_idx, kv_idx)
+        inner = _value(self.inner, b, h, q_idx, kv_idx)
         # Python's ~True is -2
         return ~inner if isinstance(inner, (Traced, torch.Tensor)) else inner ^ True
 
@@ -116,19 +126,58 @@ def mask(function: MaskFunction | str, /, **bindings: Any) -> MaskMod:
     return _as_mask(function, "mask()")
 
 
+# Advice for a score mod where a mask was meant, and for two score mods.
+_SCORE_MODS = (
+    "attention(query, key, value, score_mod=score_mod, block_mask=mask)\n"
+    "and for two score mods f and g a function that calls both:\n"
+    "lambda score, b, h, q_idx, kv_idx: g(f(score, b, h, q_idx, kv_idx), b, h, q_idx, kv_idx)"
+)
+
+
 def _as_mask(function: Any, operator: str) -> MaskMod:
+    """Return an operand as a MaskMod.
+
+    Raises:
+        ArgumentError: it is a score mod, a class, or no function at all.
+        ArityError: it is a function that takes the parameters of neither kind of mod.
+    """
     if isinstance(function, MaskMod):
         return function
     if isinstance(function, str):
         return mask(function)
-    is_score_mod = isinstance(function, Mod) and function.kind != "mask"
-    if is_score_mod or not callable(function):
-        raise ArgumentError(
-            name=f"an operand of {operator}",
-            found_value="a score mod" if is_score_mod else describe(function),
-            expected="mask functions mask_mod(b, h, q_idx, kv_idx) and text masks",
-            rewrite="flexfa4.mask(lambda b, h, q_idx, kv_idx: tensor[q_idx, kv_idx])"
-            if hasattr(function, "shape")
-            else "flexfa4.mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx)",
-        )
-    return _Plain(function)
+    found = describe(function)
+    if _is_score_mod(function):
+        found, rewrite = "a score mod", _SCORE_MODS
+    elif isinstance(function, type):
+        found, rewrite = f"the class {function.__name__}", instance_of(function)
+    elif callable(function):
+        if not isinstance(function, Mod):
+            check_arity(function, "mask", 4)
+        return _Plain(function)
+    elif hasattr(function, "shape"):
+        rewrite = "flexfa4.mask(lambda b, h, q_idx, kv_idx: tensor[q_idx, kv_idx])"
+    else:
+        rewrite = "flexfa4.mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx)"
+    raise ArgumentError(
+        name=f"an operand of {operator}",
+        found_value=found,
+        expected="mask functions mask_mod(b, h, q_idx, kv_idx) and text masks",
+        rewrite=rewrite,
+    )
+
+
+def _is_score_mod(function: Any) -> bool:
+    """Whether something can be called as a score mod and not as a mask."""
+    if isinstance(function, Mod):
+        return function.kind == "score"
+    if isinstance(function, type) or not callable(function):
+        return False
+    return _takes(function, 5) and not _takes(function, 4)
+
+
+def _takes(function: Any, count: int) -> bool:
+    try:
+        check_arity(function, "mask", count)
+    except ArityError:
+        return False
+    return True

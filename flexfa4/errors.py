@@ -122,7 +122,7 @@ class UnsupportedFunctionError(TraceError, NotImplementedError):
     """A torch function or tensor method outside the IR's vocabulary."""
 
     found = "{name} is not available inside a mod"
-    allowed = "element-wise functions: {names}"
+    allowed = "{names}"
     instead = "{rewrite}"
 
 

@@ -6,12 +6,16 @@ reader makes are left alone.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import flexfa4
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = (".", "docs", "tests", "benchmarks", "examples")
@@ -69,6 +73,30 @@ def missing(text: str, folder: Path) -> list[str]:
 def test_a_document_names_only_what_exists(document: str) -> None:
     path = ROOT / document
     assert not missing(path.read_text(encoding="utf-8"), path.parent)
+
+
+@pytest.mark.parametrize("name", ["attention", "create_block_mask"])
+def test_readme_shows_the_signature_as_it_is(name: str) -> None:
+    signature = inspect.signature(getattr(flexfa4, name))
+    bare = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in signature.parameters.values()
+    ]
+    shown = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"{name}{inspect.Signature(bare)}" in shown
+
+
+def test_readme_shows_the_defaults_of_the_variants() -> None:
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("| `")
+    ]
+    table = {name.strip("`"): parameters for name, parameters, *_ in rows}
+    for name in ("sliding_window", "prefix_lm", "softcap"):
+        variant = getattr(flexfa4.variants, name)
+        (field,) = dataclasses.fields(variant)
+        assert f"{type(variant).__name__}({field.name})` ({field.default:g})" in table[name]
 
 
 def test_the_documents_are_found() -> None:

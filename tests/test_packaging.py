@@ -57,7 +57,7 @@ def packages_imported_in(*folders: str, in_functions: bool) -> set[str]:
                 names |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 names.add(node.module.split(".")[0])
-    return names - sys.stdlib_module_names - {"flexfa4"}
+    return names - sys.stdlib_module_names - {"flexfa4", "tests"}
 
 
 @pytest.fixture(scope="module")

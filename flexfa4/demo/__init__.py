@@ -1,13 +1,12 @@
 """The demo: train a small language model with flexfa4 beside the same model in plain torch.
 
 `run` is what ``flexfa4 demo`` calls.  The stages: `corpus` (text), `model` (transformer and the two
-attentions), `train` (a run in a process of its own), `report` (comparison, tables, picture).
+attentions), `train` (runs in processes of their own), `report` (comparison, tables, picture).
 """
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from rich.console import Console
@@ -22,7 +21,7 @@ from rich.progress import (
 
 from flexfa4.demo import report
 from flexfa4.demo.model import Shape
-from flexfa4.demo.train import Job, train_in_fresh_process
+from flexfa4.demo.train import Job, train_in_turn
 from flexfa4.errors import ArgumentError
 from flexfa4.plotting import new_figure
 
@@ -42,18 +41,20 @@ class Options:
     folder: Path = Path("flexfa4-demo")
 
     def __post_init__(self) -> None:
-        for name, value, least in (("--steps", self.steps, 1), ("--seq-len", self.length, 2)):
+        defaults = {field.name: field.default for field in fields(self)}
+        for name, field, least in (("--steps", "steps", 1), ("--seq-len", "length", 2)):
+            value = getattr(self, field)
             if value < least:
                 raise ArgumentError(
                     name=name,
                     found_value=value,
                     expected=f"at least {least}",
-                    rewrite=f"flexfa4 demo {name} {max(least, 128)}",
+                    rewrite=f"flexfa4 demo {name} {defaults[field]}",
                 )
 
 
 def run(options: Options, console: Console) -> bool:
-    """Train both sides, print what came out and save the picture.
+    """Train both sides in turn, print what came out and save the picture.
 
     Returns:
         Whether the losses agree to rounding.
@@ -87,15 +88,13 @@ def run(options: Options, console: Console) -> bool:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    runs = {}
     with Progress(*columns, console=console) as progress:
-        for name, job in jobs.items():
-            task = progress.add_task(name, total=options.steps)
-            runs[name] = train_in_fresh_process(job, functools.partial(progress.advance, task))
-    comparison = report.Comparison(jobs["flexfa4"], *runs.values())
+        tasks = [progress.add_task(name, total=options.steps) for name in jobs]
+        runs = train_in_turn(list(jobs.values()), lambda index: progress.advance(tasks[index]))
+    comparison = report.Comparison(jobs["flexfa4"], *runs)
     report.print_tables(comparison, console)
     path = options.folder / "flexfa4-demo.png"
-    report.draw(comparison, figure)
+    step = report.draw(comparison, figure)
     figure.savefig(path)
-    console.print(f"picture: {path}", soft_wrap=True)
+    console.print(f"picture: {path}, with the mask of step {step}", soft_wrap=True)
     return comparison.agrees

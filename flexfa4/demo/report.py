@@ -26,7 +26,7 @@ from flexfa4.plotting import PARTIAL, SEEN, draw_blocks, draw_tokens
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHOWN_STEPS = 9  # rows of the table of losses
+MOST_ROWS = 8  # of the table of losses
 FP32_EPSILON = torch.finfo(torch.float32).eps
 
 
@@ -97,10 +97,10 @@ def _losses(comparison: Comparison) -> Table:
     for name in ("step", "flexfa4", "dense torch", "difference"):
         table.add_column(name, justify="right")
     steps = comparison.job.steps
-    rows = min(SHOWN_STEPS, steps)
-    for step in sorted({round(i * (steps - 1) / max(rows - 1, 1)) for i in range(rows)}):
-        ours, dense = comparison.flexfa4.losses[step], comparison.dense.losses[step]
-        table.add_row(str(step + 1), f"{ours:.6f}", f"{dense:.6f}", f"{ours - dense:+.1e}")
+    stride = -(-steps // MOST_ROWS)
+    for step in reversed(range(steps, 0, -stride)):  # evenly spaced, and the last one is shown
+        ours, dense = comparison.flexfa4.losses[step - 1], comparison.dense.losses[step - 1]
+        table.add_row(str(step), f"{ours:.6f}", f"{dense:.6f}", f"{ours - dense:+.1e}")
     return table
 
 
@@ -111,7 +111,7 @@ def _costs(comparison: Comparison) -> Table:
         table.add_column(name, justify="left" if not name else "right")
     fast, slow = ours.tokens_per_second(job), dense.tokens_per_second(job)
     table.add_row("tokens/s (median step)", f"{fast:,.0f}", f"{slow:,.0f}", f"{fast / slow:.1f}x")
-    table.add_row("blocks skipped", f"{comparison.skipped:.1%}", "0.0%", "")
+    table.add_row("blocks skipped (mean of all steps)", f"{comparison.skipped:.1%}", "0.0%", "")
     table.add_row("peak memory of training", *_memory(ours.peak_memory, dense.peak_memory))
     return table
 
@@ -124,17 +124,24 @@ def _memory(ours: int | None, dense: int | None) -> tuple[str, str, str]:
     return (f"{ours / 2**20:,.0f} MiB", f"{dense / 2**20:,.0f} MiB", ratio)
 
 
-def draw(comparison: Comparison, figure: Figure) -> None:
-    """Draw the mask of one sequence, its blocks, and both loss curves."""
+def draw(comparison: Comparison, figure: Figure) -> int:
+    """Draw the mask of one sequence, its blocks, and both loss curves.
+
+    Returns:
+        The step whose mask is drawn, counted from 1: its sequence holds the most documents.
+    """
     job = comparison.job
     documents = load(job.steps * job.batch, job.length).documents
-    most = (documents[:, -1] - documents[:, 0]).argmax()  # where the most documents meet
+    most = int((documents[:, -1] - documents[:, 0]).argmax())  # where the most documents meet
+    step = most // job.batch + 1
     attention = Sparse(job.shape)
     attention.prepare(documents[most : most + 1])
     assert attention.block_mask is not None
     tokens, blocks, curves = figure.subplots(1, 3)
     draw_tokens(tokens, attention.block_mask)
     draw_blocks(blocks, attention.block_mask)
+    for axes in (tokens, blocks):  # the table shows a mean, this is one mask
+        axes.set_title(f"step {step}, {axes.get_title()}", fontsize="medium")
     steps = range(1, job.steps + 1)
     marker = "o" if job.steps == 1 else ""
     curves.plot(steps, comparison.dense.losses, color=PARTIAL, lw=5, marker=marker, label="dense")
@@ -148,3 +155,4 @@ def draw(comparison: Comparison, figure: Figure) -> None:
     curves.spines[["top", "right"]].set_visible(False)
     curves.grid(alpha=0.3)
     curves.legend(frameon=False)
+    return step

@@ -1,9 +1,10 @@
-"""Train the demo's model with one attention, in a process of its own, and measure it.
+"""Train the demo's model with several attentions, each in a process of its own, and measure them.
 
-Each side runs in a fresh process, one after the other: that way neither slows the other down, and
-the peak of the process's resident memory belongs to one side alone.  What is reported as memory is
-the growth of that peak from just before the first step (imports, model and data are in place) to
-the end; it counts everything a step allocates, gradients and optimiser state included.
+The processes take their steps in turn, one at a time: none slows another down, and whatever else
+the machine does in the meantime slows all of them alike, so that their speeds can be compared.  A
+process of its own makes the peak of resident memory that of one run alone.  What is reported as
+memory is the growth of that peak from just before the first step (imports, model and data are in
+place) to the end; it counts everything a step allocates, gradients and optimiser state included.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
@@ -104,40 +105,82 @@ def _batch(data: Sequences, step: int, size: int) -> Sequences:
     return Sequences(data.tokens[rows], data.targets[rows], data.documents[rows])
 
 
-def train_in_fresh_process(job: Job, after_step: Callable[[], None]) -> Run:
-    """Train in a new process; `after_step` is called here after each of its steps.
+def train_in_turn(jobs: Sequence[Job], after_step: Callable[[int], None]) -> list[Run]:
+    """Train each job in a new process; step by step, every job takes its turn.
+
+    Args:
+        jobs: runs of the same number of steps.
+        after_step: called here after each step, with the index of the job that took it.
 
     Raises:
-        FlexFA4Error: what the training raised there.
-        DemoProcessError: the process ended without a result.
+        FlexFA4Error: what a training raised there.
+        DemoProcessError: a process ended without a result.
     """
-    context = multiprocessing.get_context("spawn")  # fork would copy this process's memory
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(job, sender), daemon=True)
-    process.start()
-    sender.close()  # so that the end of the child ends recv() too
+    sides: list[_Side] = []
     try:
-        while (message := receiver.recv()) is None:
-            after_step()
-    except EOFError:
-        process.join()
-        raise DemoProcessError(side=job.attention, code=process.exitcode) from None
+        sides += map(_Side, jobs)
+        for _ in range(jobs[0].steps):
+            for index, side in enumerate(sides):
+                side.turn()
+                after_step(index)
+        return [side.result() for side in sides]
     finally:
-        receiver.close()
-    process.join()
-    if isinstance(message, FlexFA4Error):
-        raise message
-    assert isinstance(message, Run)
-    return message
+        for side in sides:
+            side.end()
 
 
-def _child(job: Job, sender: Connection) -> None:
-    """Send None after each step, then the Run or the error."""
+class _Side:
+    """The process of one job: it takes a step, or gives its result, when it is its turn."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        context = multiprocessing.get_context("spawn")  # fork would copy this process's memory
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_child, args=(job, theirs), daemon=True)
+        self.process.start()
+        theirs.close()  # so that the end of the child ends recv() too
+
+    def turn(self) -> Run | None:
+        """Let the process go on; return what it sends: None after a step, the Run at the end."""
+        try:
+            self.connection.send(None)
+            message = self.connection.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            raise DemoProcessError(side=self.job.attention, code=self.process.exitcode) from None
+        if isinstance(message, FlexFA4Error):
+            raise message
+        assert message is None or isinstance(message, Run)
+        return message
+
+    def result(self) -> Run:
+        """Return the Run, after the last step."""
+        run = self.turn()
+        assert run is not None
+        return run
+
+    def end(self) -> None:
+        """End the process, wherever it is."""
+        self.connection.close()
+        self.process.terminate()
+        self.process.join()
+
+
+def _child(job: Job, connection: Connection) -> None:
+    """Wait for each turn; send None after each step, then the Run or the error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends its children
+
+    def after_step() -> None:
+        connection.send(None)
+        connection.recv()
+
     try:
-        sender.send(train(job, lambda: sender.send(None)))
+        connection.recv()
+        connection.send(train(job, after_step))
     except FlexFA4Error as error:
-        sender.send(error)
+        connection.send(error)
+    except (EOFError, OSError):  # the parent has ended
+        return
 
 
 def peak_resident_memory() -> int | None:

@@ -23,8 +23,9 @@ class Document(MaskMod):
     Source: Krell et al., "Efficient Sequence Packing without Cross-contamination" (2021).
 
     Attributes:
-        ids: (S,) or (B, S), integers: the document of each position.  Without ids (the instance
-            ``document``) using the mask is an error that says so.
+        ids: (S,) or (B, S), integers: the document of each position, with S at least the number of
+            queries and of keys (`OutOfRangeError` otherwise, when the blocks are found).  Without
+            ids (the instance ``document``) using the mask is an error that says so.
     """
 
     ids: torch.Tensor | None = None

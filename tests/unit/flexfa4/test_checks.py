@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fractions
 import math
+import re
 from typing import Any
 
 import pytest
 import torch
 
+import flexfa4
 from flexfa4 import checks
 from flexfa4.checks import check_backend, check_mod, check_tensors, checked_scale
 from flexfa4.errors import (
@@ -157,3 +159,14 @@ def test_functions_texts_and_traced_mods_can_be_mods() -> None:
         check_mod("block_mask", mod, "mask")
     with pytest.raises(ArgumentError, match=r"score_mod is a Tensor of shape \(3,\)"):
         check_mod("score_mod", torch.zeros(3), "score")
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [(flexfa4.variants.SlidingWindow, "SlidingWindow(window=...)"), (int, "int()")],
+)
+def test_a_class_in_place_of_a_mod_is_refused_with_how_to_make_one(kind: type, advice: str) -> None:
+    x = torch.zeros(1, 1, 4, 4)
+    for argument in ("score_mod", "block_mask"):
+        with pytest.raises(flexfa4.errors.ArgumentError, match=re.escape(advice)):
+            flexfa4.attention(x, x, x, **{argument: kind})

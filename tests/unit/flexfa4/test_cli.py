@@ -63,6 +63,34 @@ def test_a_mistake_gives_a_message_and_exit_code_2(
     assert "instead:" in shown.err and "Traceback" not in shown.err
 
 
+ADVICE = {
+    "slidng_window": "flexfa4 explain sliding_window",
+    "SlidingWindw": "flexfa4 explain SlidingWindow",
+    "SlidingWindow(4)": "from flexfa4.variants import SlidingWindow; mod = SlidingWindow(4)",
+    "SlidingWindow(window=4)": "flexfa4 explain my_masks:mod",
+    "causal & sliding_window": "import causal, sliding_window; mod = causal & sliding_window",
+    "nothing_of_the_kind": "flexfa4 explain causal",
+    "q - kv < w": "--set w=0.5",
+    "tahn(score)": "tanh, if that is what you mean",
+}
+
+
+@pytest.mark.parametrize("text", ADVICE)
+def test_a_name_that_a_text_does_not_know_gets_advice_for_the_command_line(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", text]) == 2
+    shown = capsys.readouterr().err
+    assert ADVICE[text] in shown.partition("instead:")[2] and "parse(" not in shown
+
+
+def test_version_prints_the_packages_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"flexfa4 {flexfa4.__version__}\n"
+
+
 @pytest.mark.parametrize("arguments", [[], ["fly"], ["demo", "--steps", "many"], ["explain"]])
 def test_arguments_that_argparse_refuses_also_end_with_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:

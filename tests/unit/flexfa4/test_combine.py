@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import flexfa4
 from flexfa4 import MaskMod, create_block_mask, mask, parse
 from flexfa4.counters import stats
-from flexfa4.errors import ArgumentError, ResultError
-from flexfa4.variants import Document, SlidingWindow, causal
+from flexfa4.errors import ArgumentError, ArityError, ResultError
+from flexfa4.variants import Document, SlidingWindow, alibi, causal
 
 BATCH, HEADS, Q_LEN, KV_LEN = 2, 3, 40, 50
 IDS = torch.arange(KV_LEN) // 9
@@ -170,6 +170,60 @@ def test_a_part_that_returns_numbers_is_refused_by_its_own_name() -> None:
     for combined in (mask(bits) & causal, causal | bits, ~mask(bits), mask(bits)):
         with pytest.raises(ResultError, match="`bits` returned an integer"):
             dense(combined)
+
+
+@pytest.mark.parametrize(
+    ("result", "named"),
+    [(None, "None"), (1, "an integer"), (1.5, "a float"), ((True, True), "a tuple")],
+)
+def test_a_part_that_returns_no_condition_is_refused_by_its_own_name(
+    result: Any, named: str
+) -> None:
+    def part(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return result
+
+    for combined in (~mask(part), causal & part, part | causal):
+        with pytest.raises(ResultError, match=f"`part` returned {named}"):
+            dense(combined)
+
+
+@dataclasses.dataclass(frozen=True)
+class Number(MaskMod):
+    """A class of a user's own that does not return a condition."""
+
+    def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return q_idx - kv_idx
+
+
+def test_an_own_class_that_returns_numbers_is_refused_by_its_own_name() -> None:
+    for combined in (~Number(), Number() & causal, causal | Number()):
+        with pytest.raises(ResultError, match="`Number` returned an integer"):
+            dense(combined)
+
+
+def test_a_class_is_no_mask_but_its_instance_is() -> None:
+    with pytest.raises(ArgumentError, match=r"an instance: SlidingWindow\(window=\.\.\.\)"):
+        causal & SlidingWindow
+    with pytest.raises(ArgumentError, match=r"an instance: Causal\(\)"):
+        type(causal) | SlidingWindow(3)
+
+
+def test_a_function_with_neither_kinds_parameters_is_refused_when_it_is_combined() -> None:
+    with pytest.raises(ArityError, match="takes 2 parameters"):
+        causal & (lambda q, kv: q > kv)
+
+
+def test_parameters_with_defaults_do_not_make_a_mask_a_score_mod() -> None:
+    assert torch.equal(
+        dense(causal & (lambda b, h, q, kv, w=3: q - kv < w)), dense(SlidingWindow(3))
+    )
+
+
+@pytest.mark.parametrize("score_mod", [alibi, lambda score, b, h, q, kv: score])
+def test_a_score_mod_is_refused_with_how_to_combine_score_mods(score_mod: Any) -> None:
+    for combine in (lambda: score_mod & causal, lambda: causal | score_mod):
+        with pytest.raises(ArgumentError, match=r"is a score mod(.|\n)*that calls both"):
+            combine()
 
 
 def test_a_score_mod_is_no_mask() -> None:

@@ -34,5 +34,6 @@ def test_losses_that_differ_end_the_command_with_1(
 def test_sizes_that_make_no_sense_are_refused_by_their_options_name(
     field: str, option: str
 ) -> None:
-    with pytest.raises(ArgumentError, match=f"{option} is 0"):
+    with pytest.raises(ArgumentError, match=f"{option} is 0") as caught:
         demo.Options(**{field: 0})
+    assert f"{option} {getattr(demo.Options(), field)}" in str(caught.value)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+import re
+from dataclasses import replace
 
 import pytest
 from matplotlib.colors import to_hex
@@ -55,16 +57,37 @@ def test_the_tables_show_losses_speed_skipped_blocks_and_memory() -> None:
     shown = " ".join(text.getvalue().replace("│", " ").split())
     assert "1 5.500000 5.500100 -1.0e-04" in shown
     assert "tokens/s (median step) 5,120 1,280 4.0x" in shown
-    assert "blocks skipped 50.0% 0.0%" in shown
+    assert "blocks skipped (mean of all steps) 50.0% 0.0%" in shown
     assert "peak memory of training 10 MiB 250 MiB 25.0x less" in shown
     assert "THEY DO NOT AGREE" in shown
+
+
+@pytest.mark.parametrize(
+    ("steps", "shown"),
+    [
+        (1, [1]),
+        (3, [1, 2, 3]),
+        (40, [5, 10, 15, 20, 25, 30, 35, 40]),
+        (41, [5, 11, 17, 23, 29, 35, 41]),
+    ],
+)
+def test_the_steps_in_the_table_are_evenly_spaced_up_to_the_last(
+    steps: int, shown: list[int]
+) -> None:
+    run = Run([3.0] * steps, [0.1] * steps, [0.5] * steps)
+    text = io.StringIO()
+    job = replace(JOB, steps=steps)
+    print_tables(Comparison(job, run, run, run), Console(file=text, width=100))
+    assert [int(row) for row in re.findall(r"│ +(\d+) │ 3\.0", text.getvalue())] == shown
 
 
 def test_the_picture_shows_the_mask_its_blocks_and_both_curves() -> None:
     figure = new_figure(width=9, height=4)
     runs = comparison(off(0), off(1e-6))
-    draw(runs, figure)
+    step = draw(runs, figure)
     tokens, blocks, curves = figure.axes
+    assert tokens.get_title().startswith(f"step {step}, scores: ")
+    assert blocks.get_title().startswith(f"step {step}, blocks of 128 x 128: ")
     assert tokens.images[0].get_array().shape == (512, 512)
     assert blocks.images[0].get_array().shape == (4, 4)
     drawn = {to_hex(line.get_color()).upper(): list(line.get_ydata()) for line in curves.lines}

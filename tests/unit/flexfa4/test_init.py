@@ -50,6 +50,12 @@ def test_an_unknown_name_is_an_attribute_error_and_a_failed_import() -> None:
     assert not hasattr(flexfa4, "__wrapped__")
 
 
+def test_variants_and_errors_are_there_without_an_import_of_their_own() -> None:
+    code = "import flexfa4; print(flexfa4.{})"
+    assert in_fresh_process(code.format("variants.causal")) == ["Causal()"]
+    assert in_fresh_process(code.format("errors.TextError.__name__")) == ["TextError"]
+
+
 def test_a_name_is_loaded_once() -> None:
     assert flexfa4.attention is vars(flexfa4)["attention"]
 

@@ -69,12 +69,12 @@ def test_sizes_of_the_call_are_known_by_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "same"),
     [
-        ("clamp(score, -1, 1)", "min(max(score, -1), 1)"),
-        ("clamp(score, lo=-1)", "max(score, -1)"),
-        ("clamp(score, hi=1)", "min(score, 1)"),
-        ("clamp(score, hi=1, lo=-1)", "min(max(score, -1), 1)"),
-        ("clamp(score, -1, hi=1)", "min(max(score, -1), 1)"),
-        ("relu(score)", "max(score, 0)"),
+        ("clamp(score, -1, 1)", "x = where(score < -1, -1, score); where(x > 1, 1, x)"),
+        ("clamp(score, lo=-1)", "where(score < -1, -1, score)"),
+        ("clamp(score, hi=1)", "where(score > 1, 1, score)"),
+        ("clamp(score, hi=1, lo=-1)", "clamp(score, -1, 1)"),
+        ("clamp(score, -1, hi=1)", "clamp(score, -1, 1)"),
+        ("relu(score)", "where(score <= 0, 0, score)"),
         ("square(score)", "score * score"),
         ("where(isnan(score), 0, score)", "where(score != score, 0, score)"),
         ("score if q > kv else 0", "where(q > kv, score, 0)"),

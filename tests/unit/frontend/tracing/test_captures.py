@@ -262,7 +262,7 @@ SPECIALISED: dict[str, tuple[Callable[[Any], Callable[..., Any]], Any, Any, str]
     "int()": (lambda x: lambda b, h, q, kv: q > int(x), 2.5, 3.5, "x == 2.5"),
     "truth": (lambda n: lambda b, h, q, kv: q > kv if n else q < kv, 0, 3, "bool(n) == False"),
     "bool": (lambda f: lambda b, h, q, kv: q > kv if f else q < kv, True, False, "f == True"),
-    "None": (lambda n: lambda b, h, q, kv: q > kv if n is None else q < kv, None, "x", "n == None"),
+    "None": (lambda n: lambda b, h, q, kv: q > kv if n is None else q < kv, None, "x", "n is None"),
     "str": (lambda n: lambda b, h, q, kv: q > kv if n == "a" else q < kv, "a", "b", "n == 'a'"),
     "dtype": (lambda t: lambda b, h, q, kv: q > (1 if t.dtype is torch.float16 else 2),
               torch.ones(1, dtype=torch.float16), torch.ones(1, dtype=torch.bfloat16),

@@ -25,6 +25,7 @@ from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.derivative import derivatives
 from flexfa4.frontend.evaluate import Lanes, Program, Values
 from flexfa4.frontend.ir import Node
+from flexfa4.frontend.tracing.torch_table import register
 from flexfa4.frontend.tracing.trace import resolve
 
 INF, NAN = math.inf, math.nan
@@ -294,10 +295,18 @@ def test_an_unknown_attribute_can_be_asked_for() -> None:
     assert str(graph) == "score * 2.0 + 1.0"
 
 
-def test_names_that_are_spelled_alike_are_offered() -> None:
+def test_a_name_is_offered_only_where_it_is_nearly_the_one_written() -> None:
     with pytest.raises(UnsupportedFunctionError) as caught:
-        resolve(lambda s, b, h, q, kv: F.logsigmoid(s) + s.sigmoid_(), "score")
-    assert "sigmoid" in caught.value.fields["names"].split(", ")
+        resolve(lambda s, b, h, q, kv: torch.special.erfcx(s), "score")
+    assert caught.value.fields["names"].startswith("erfc, element-wise functions")
+    with pytest.raises(UnsupportedFunctionError) as caught:
+        resolve(lambda s, b, h, q, kv: torch.lgamma(s), "score")
+    assert caught.value.fields["names"].startswith("element-wise functions")
+
+
+def test_a_name_of_torch_has_one_meaning() -> None:
+    with pytest.raises(AssertionError, match="two meanings"):
+        register("tanh")(lambda input: input)
 
 
 def test_detaching_what_has_no_gradient_changes_nothing() -> None:

@@ -1,0 +1,1 @@
+"""The tests; a package, so that `tests.mistakes` is this folder's, whatever else is installed."""

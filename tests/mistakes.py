@@ -1,0 +1,440 @@
+"""Small programs with one mistake each, for every class of the catalogue and every bad input.
+
+Each row of `MISTAKES` is a program of a user.  This module only holds them; `tests.test_errors`
+runs them, and says which names they find.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+from flexfa4 import errors
+from flexfa4.errors import FlexFA4Error
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A program with a mistake.
+
+    Attributes:
+        name: of the golden file.
+        error: the class that it raises.
+        program: source, run with the names of `user_names`; without a mod it is one call.
+        repaired: the program with ``{instead}`` where the message's advice is pasted; empty where
+            the advice cannot be pasted, since it depends on what the user meant.
+        late: raised while computing or differentiating, by its nature.
+    """
+
+    name: str
+    error: type[FlexFA4Error]
+    program: str
+    repaired: str = ""
+    late: bool = False
+
+
+def score_mod(body: str, *, before: str = "") -> str:
+    """Return a program whose score mod has this body."""
+    return mod("score_mod(score, b, h, q_idx, kv_idx)", "score_mod=score_mod", body, before)
+
+
+def mask_mod(body: str, *, before: str = "") -> str:
+    """Return a program whose mask has this body."""
+    return mod("mask_mod(b, h, q_idx, kv_idx)", "block_mask=mask_mod", body, before)
+
+
+def mod(head: str, argument: str, body: str, before: str) -> str:
+    indented = textwrap.indent(textwrap.dedent(body).strip("\n"), "    ")
+    call = f"attention(query, key, value, {argument})"
+    return "\n".join([*([before] if before else []), f"def {head}:", indented, call])
+
+
+CALL = "attention(query, key, value)"
+MAKE = "create_block_mask(mask_mod, q_len=8, kv_len=12)"
+CAUSAL = "def mask_mod(b, h, q_idx, kv_idx):\n    return q_idx >= kv_idx\n"
+BY_HEAD = "def mask_mod(b, h, q_idx, kv_idx):\n    return q_idx - kv_idx < 4 * h\n"
+WINDOWED = "window = 4\ndef mask_mod(b, h, q_idx, kv_idx):\n    return q_idx - kv_idx < window\n"
+BY_HEAD_COUNT = (
+    "def mask_mod(b, h, q_idx, kv_idx):\n    return q_idx >= kv_idx // flexfa4.num_heads\n"
+)
+PACKED = "def mask_mod(b, h, q_idx, kv_idx):\n    return ids[q_idx] == ids[kv_idx]\n"
+MADE = f"block_mask = {MAKE}\n"
+USE = "attention(query, key, value, block_mask=block_mask)"
+
+TRACING = [
+    Mistake(
+        "if",
+        errors.TracedBoolError,
+        score_mod("if q_idx >= kv_idx:\n    return score\nreturn score - 1.0"),
+        score_mod("{instead}"),
+    ),
+    Mistake(
+        "and",
+        errors.TracedBoolError,
+        mask_mod("return q_idx >= kv_idx and q_idx - kv_idx < 4"),
+        mask_mod("return {instead}"),
+    ),
+    Mistake(
+        "or",
+        errors.TracedBoolError,
+        mask_mod("return q_idx >= kv_idx or kv_idx < 4"),
+        mask_mod("return {instead}"),
+    ),
+    Mistake(
+        "not",
+        errors.TracedBoolError,
+        mask_mod("return not q_idx < kv_idx"),
+        mask_mod("return {instead}"),
+    ),
+    Mistake(
+        "chained_comparison",
+        errors.TracedBoolError,
+        mask_mod("return 0 <= q_idx - kv_idx < 4"),
+        mask_mod("return {instead}"),
+    ),
+    Mistake(
+        "conditional_expression",
+        errors.TracedBoolError,
+        score_mod("return score if q_idx >= kv_idx else score * 0.5"),
+        score_mod("return {instead}"),
+    ),
+    Mistake(
+        "max_of_two",
+        errors.TracedBoolError,
+        score_mod("return score + max(q_idx - kv_idx, 0)"),
+        score_mod("return score + {instead}"),
+    ),
+    Mistake(
+        "int_of_index",
+        errors.TracedNumberError,
+        score_mod("return score + int(q_idx / 2)"),
+        score_mod("return score + {instead}"),
+    ),
+    Mistake(
+        "math_function",
+        errors.TracedNumberError,
+        score_mod("return math.tanh(score)", before="import math"),
+        score_mod("return {instead}"),
+    ),
+    Mistake("list_index", errors.TracedNumberError, score_mod("return score + [0.5, 1.0][h]")),
+    Mistake(
+        "unsupported_function",
+        errors.UnsupportedFunctionError,
+        score_mod("return torch.lgamma(score)"),
+    ),
+    Mistake(
+        "in_place",
+        errors.UnsupportedFunctionError,
+        score_mod("return score.add_(1.0)"),
+    ),
+    Mistake(
+        "random_numbers",
+        errors.UnsupportedFunctionError,
+        score_mod("return score + torch.rand(())"),
+    ),
+    Mistake(
+        "mask_with_score",
+        errors.ArityError,
+        "def mask_mod(score, b, h, q_idx, kv_idx):\n    return q_idx >= kv_idx\n"
+        "attention(query, key, value, block_mask=mask_mod)",
+    ),
+    Mistake(
+        "score_mod_with_two",
+        errors.ArityError,
+        "attention(query, key, value, score_mod=lambda score, h: score)",
+    ),
+    Mistake(
+        "trace_of_unknown_kind", errors.ArityError, "flexfa4.trace(lambda score, h: score * h)"
+    ),
+    Mistake(
+        "trace_of_any_parameters",
+        errors.ArityError,
+        "def fn(*args):\n    return args[0]\nflexfa4.trace(fn)",
+    ),
+    Mistake("trace_of_a_number", errors.NotAFunctionError, "flexfa4.trace(3)"),
+    Mistake(
+        "unknown_attribute",
+        errors.UnknownAttributeError,
+        score_mod("return score.sigmoyd()"),
+        score_mod("return score{instead}()"),
+    ),
+    Mistake("mod_of_wrong_type", errors.ArgumentError, "attention(query, key, value, score_mod=3)"),
+    Mistake(
+        "mask_of_wrong_type", errors.ArgumentError, "attention(query, key, value, block_mask=ids)"
+    ),
+    Mistake(
+        "mask_returns_number",
+        errors.ResultError,
+        mask_mod("result = q_idx - kv_idx\nreturn result"),
+        mask_mod("result = q_idx - kv_idx\n{instead}"),
+    ),
+    Mistake(
+        "score_mod_returns_bool",
+        errors.ResultError,
+        score_mod("condition = q_idx >= kv_idx\nreturn condition"),
+        score_mod("condition = q_idx >= kv_idx\n{instead}"),
+    ),
+    Mistake("returns_nothing", errors.ResultError, score_mod("score * 2.0")),
+    Mistake("returns_tuple", errors.ResultError, score_mod("return score, q_idx")),
+    Mistake(
+        "returns_vector",
+        errors.ResultError,
+        score_mod("return score + table[h]", before="table = torch.zeros(4, 3)"),
+    ),
+    Mistake(
+        "mod_of_other_kind",
+        errors.ResultError,
+        'attention(query, key, value, block_mask=flexfa4.parse("score * 2"))',
+    ),
+    Mistake(
+        "text_of_other_kind",
+        errors.ResultError,
+        'attention(query, key, value, score_mod="q >= kv")',
+    ),
+    Mistake("bits_of_float", errors.OperandError, mask_mod("return (q_idx / 2) & (kv_idx < 3)")),
+    Mistake(
+        "bits_of_condition_and_integer",
+        errors.OperandError,
+        mask_mod("return (q_idx >= kv_idx) & q_idx - kv_idx < 4"),
+        mask_mod("return {instead}"),
+    ),
+    Mistake(
+        "chained_comparison_of_and",
+        errors.TracedBoolError,
+        mask_mod("return q_idx >= kv_idx & q_idx - kv_idx < 4"),
+        mask_mod("return {instead}"),
+    ),
+    Mistake("precedence_of_and", errors.OperandError, mask_mod("return q_idx - 1.5 & kv_idx < 3")),
+    Mistake(
+        "vector_lengths",
+        errors.OperandError,
+        score_mod(
+            "return score + (a[h] * c[h]).sum(-1)",
+            before="a, c = torch.zeros(4, 3), torch.zeros(4, 2)",
+        ),
+    ),
+    Mistake(
+        "combined_masks_return_numbers",
+        errors.ResultError,
+        "def near(b, h, q_idx, kv_idx):\n    return q_idx / 2\n"
+        'attention(query, key, value, block_mask=mask(near) & "q >= kv")',
+    ),
+    Mistake(
+        "inverted_mask_returns_number",
+        errors.ResultError,
+        "def constant(b, h, q_idx, kv_idx):\n    return 1\n"
+        "attention(query, key, value, block_mask=~mask(constant))",
+    ),
+    Mistake(
+        "constant_index_out_of_range",
+        errors.IndexingError,
+        score_mod("return score + table[4]", before="table = torch.zeros(4)"),
+    ),
+    Mistake(
+        "too_many_indices",
+        errors.IndexingError,
+        score_mod("return score + table[h, q_idx]", before="table = torch.zeros(4)"),
+    ),
+    Mistake("float_index", errors.IndexingError, score_mod("return score + bias[q_idx / 2]")),
+    Mistake("score_indexed", errors.IndexingError, score_mod("return score[b, h]")),
+    Mistake(
+        "data_dependent_shape",
+        errors.DataDependentShapeError,
+        score_mod("return score + torch.nonzero(q_idx - kv_idx).sum()"),
+    ),
+    Mistake(
+        "complex_capture",
+        errors.CaptureError,
+        score_mod(
+            "return score + table[h]", before="table = torch.zeros(4, dtype=torch.complex64)"
+        ),
+    ),
+    Mistake(
+        "changed_capture",
+        errors.CaptureError,
+        score_mod("seen.append(h)\nreturn score", before="seen = [0]"),
+    ),
+]
+
+TEXTS = [
+    Mistake(
+        "text_syntax",
+        errors.TextSyntaxError,
+        'attention(query, key, value, score_mod="score + * 2")',
+    ),
+    Mistake(
+        "text_never_closed",
+        errors.TextSyntaxError,
+        'attention(query, key, value, block_mask="q >= kv and (q - kv < 4")',
+    ),
+    Mistake(
+        "text_ambiguous_and",
+        errors.TextSyntaxError,
+        'attention(query, key, value, block_mask="q >= kv & q - kv < 4")',
+        'attention(query, key, value, block_mask="{instead}")',
+    ),
+    Mistake(
+        "text_unknown_name",
+        errors.UnknownNameError,
+        'attention(query, key, value, score_mod="score + slope * (kv - q)")',
+    ),
+    Mistake(
+        "text_misspelt_function",
+        errors.UnknownNameError,
+        'attention(query, key, value, score_mod="tahn(score)")',
+    ),
+    Mistake("text_unused_binding", errors.BindingError, 'flexfa4.parse("score * 2", slope=0.5)'),
+    Mistake(
+        "text_binding_of_wrong_type",
+        errors.BindingError,
+        'flexfa4.parse("score * slope", slope="0.5")',
+    ),
+]
+
+TENSORS = [
+    Mistake("query_is_no_tensor", errors.ArgumentError, "query = query.tolist()\n" + CALL,
+            "query = query.tolist()\nquery = {instead}\n" + CALL),
+    Mistake("sparse_query", errors.ArgumentError, "query = query.to_sparse()\n" + CALL),
+    Mistake("nested_key", errors.ArgumentError,
+            "rows = [torch.zeros(2, 5, 16), torch.zeros(2, 7, 16)]\n"
+            "key = torch.nested.nested_tensor(rows)\n" + CALL),
+    Mistake("no_batch", errors.ShapeMismatchError, "query = query[0]\n" + CALL,
+            "query = query[0]\nquery = query[None]\nkey, value = key[:1], value[:1]\n" + CALL),
+    Mistake("five_dimensions", errors.ShapeMismatchError, "value = value[None]\n" + CALL),
+    Mistake("head_dims_differ", errors.ShapeMismatchError, "key = key[..., :8]\n" + CALL),
+    Mistake("no_head_dim", errors.ShapeMismatchError, "value = value[..., :0]\n" + CALL),
+    Mistake("lengths_differ", errors.ShapeMismatchError, "value = value[:, :, :9]\n" + CALL,
+            "value = value[:, :, :9]\n{instead}\n" + CALL),
+    Mistake("key_and_value_heads_differ", errors.ShapeMismatchError,
+            "value = value[:, :1]\n" + CALL,
+            "value = value[:, :1]\n{instead}\n" + CALL),
+    Mistake("heads_do_not_divide", errors.ShapeMismatchError, "query = query[:, :3]\n" + CALL),
+    Mistake("lengths_before_heads", errors.ShapeMismatchError,
+            "query, key, value = (x.transpose(1, 2) for x in (query, key, value))\n" + CALL,
+            "query, key, value = (x.transpose(1, 2) for x in (query, key, value))\n"
+            "{instead}\n" + CALL),
+    Mistake("no_heads", errors.ShapeMismatchError, "query = query[:, :0]\n" + CALL),
+    Mistake("key_and_value_batches_differ", errors.ShapeMismatchError, "value = value[:1]\n" + CALL,
+            "value = value[:1]\n{instead}\n" + CALL),
+    Mistake("batches_do_not_broadcast", errors.ShapeMismatchError,
+            "query = torch.cat([query, query[:1]])\n" + CALL,
+            "query = torch.cat([query, query[:1]])\n{instead}\n" + CALL),
+    Mistake("dtypes_differ", errors.DTypeError, "query = query.bfloat16()\n" + CALL,
+            "query = query.bfloat16()\n{instead}\n" + CALL),
+    Mistake("unsupported_dtype", errors.DTypeError,
+            "query, key, value = query.int(), key.int(), value.int()\n" + CALL,
+            "query, key, value = query.int(), key.int(), value.int()\n{instead}\n" + CALL),
+    Mistake("devices_differ", errors.DeviceError, 'query = query.to("meta")\n' + CALL),
+    Mistake("meta_tensors", errors.DeviceError,
+            'query, key, value = query.to("meta"), key.to("meta"), value.to("meta")\n' + CALL),
+    Mistake("captured_tensor_elsewhere", errors.DeviceError,
+            score_mod("return score + table[h]", before='table = torch.zeros(4, device="meta")')),
+    Mistake("mask_capture_elsewhere", errors.DeviceError,
+            'ids = ids.to("meta")\n' + PACKED
+            + "attention(query, key, value, block_mask=mask_mod)"),
+    Mistake("sink_is_number", errors.ArgumentError, "attention(query, key, value, sink=0.0)",
+            "attention(query, key, value, {instead})"),
+    Mistake("sink_of_wrong_shape", errors.ShapeMismatchError,
+            "sink = torch.zeros(1)\nattention(query, key, value, sink=sink)",
+            "sink = torch.zeros(1)\n{instead}\nattention(query, key, value, sink=sink)"),
+    Mistake("sink_by_key_heads", errors.ShapeMismatchError,
+            "sink = torch.zeros(2)\nattention(query, key, value, sink=sink)",
+            "sink = torch.zeros(2)\n{instead}\nattention(query, key, value, sink=sink)"),
+    Mistake("sink_of_integers", errors.DTypeError,
+            "sink = torch.zeros(4).long()\nattention(query, key, value, sink=sink)",
+            "sink = torch.zeros(4).long()\n{instead}\nattention(query, key, value, sink=sink)"),
+    Mistake("sink_elsewhere", errors.DeviceError,
+            'attention(query, key, value, sink=torch.zeros(4, device="meta"))'),
+]  # fmt: skip
+
+ARGUMENTS = [
+    Mistake("scale_is_nan", errors.ArgumentError,
+            'attention(query, key, value, scale=float("nan"))',
+            "attention(query, key, value, {instead})"),
+    Mistake("scale_is_infinite", errors.ArgumentError,
+            "attention(query, key, value, scale=10**400)"),
+    Mistake("scale_is_tensor", errors.ArgumentError,
+            "scale = torch.tensor(0.5, requires_grad=True)\n"
+            "attention(query, key, value, scale=scale)",
+            "scale = torch.tensor(0.5, requires_grad=True)\n{instead}"),
+    Mistake("no_such_backend", errors.BackendError,
+            'attention(query, key, value, backend="flash")'),
+    Mistake("options_of_wrong_type", errors.ArgumentError,
+            'attention(query, key, value, options={"block": 128})',
+            "attention(query, key, value, {instead})"),
+    Mistake("explain_kind", errors.ArgumentError,
+            'flexfa4.explain("q >= kv", kind="mask_mod")', 'flexfa4.explain("q >= kv", {instead})'),
+    Mistake("mask_operand", errors.ArgumentError, 'mask("q >= kv") & ids'),
+    Mistake("mask_operand_on_the_left", errors.ArgumentError, '3 | mask("q >= kv")'),
+    Mistake("mask_operand_is_score_mod", errors.ArgumentError,
+            "mask = flexfa4.variants.causal\nflexfa4.variants.alibi & mask",
+            "mask, score_mod = flexfa4.variants.causal, flexfa4.variants.alibi\n{instead}"),
+    Mistake("mask_operand_is_class", errors.ArgumentError,
+            'mask("kv >= 4") & flexfa4.variants.SlidingWindow'),
+    Mistake("mask_operand_with_two", errors.ArityError, 'mask("q >= kv") & (lambda q, kv: q > 3)'),
+    Mistake("mask_of_number", errors.ArgumentError, "mask(3)"),
+    Mistake("bindings_of_function", errors.ArgumentError,
+            "mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, window=4)"),
+    Mistake("negative_length", errors.ArgumentError,
+            CAUSAL + "create_block_mask(mask_mod, q_len=-1, kv_len=12)"),
+    Mistake("length_is_float", errors.ArgumentError,
+            CAUSAL + "create_block_mask(mask_mod, q_len=8, kv_len=12.0)"),
+    Mistake("no_heads_in_mask", errors.ArgumentError,
+            CAUSAL + "create_block_mask(mask_mod, heads=0, q_len=8, kv_len=12)"),
+    Mistake("block_size", errors.ArgumentError,
+            CAUSAL + "create_block_mask(mask_mod, q_len=8, kv_len=12, block_size=100)",
+            CAUSAL + "create_block_mask(mask_mod, q_len=8, kv_len=12, {instead})"),
+    Mistake("no_such_device", errors.ArgumentError,
+            CAUSAL + 'create_block_mask(mask_mod, q_len=8, kv_len=12, device="gpu")',
+            CAUSAL + "create_block_mask(mask_mod, q_len=8, kv_len=12, {instead})"),
+    Mistake("mask_on_meta", errors.DeviceError,
+            CAUSAL + 'create_block_mask(mask_mod, q_len=8, kv_len=12, device="meta")'),
+    Mistake("mask_on_other_device_than_captures", errors.DeviceError,
+            PACKED + 'create_block_mask(mask_mod, q_len=8, kv_len=12, device="meta")'),
+]  # fmt: skip
+
+MASKS = [
+    Mistake("mask_for_other_lengths", errors.BlockMaskMismatchError,
+            CAUSAL + "block_mask = create_block_mask(mask_mod, q_len=8, kv_len=8)\n" + USE,
+            CAUSAL + "mask = mask_mod\nblock_mask = {instead}\n" + USE),
+    Mistake("mask_for_other_batch", errors.BlockMaskMismatchError,
+            CAUSAL + "block_mask = create_block_mask(mask_mod, batch=3, q_len=8, kv_len=12)\n"
+            + USE),
+    Mistake("mask_for_other_heads", errors.BlockMaskMismatchError,
+            CAUSAL + "block_mask = create_block_mask(mask_mod, heads=2, q_len=8, kv_len=12)\n"
+            + USE),
+    Mistake("mask_that_counts_heads", errors.BlockMaskMismatchError,
+            BY_HEAD_COUNT
+            + "block_mask = create_block_mask(mask_mod, heads=1, q_len=8, kv_len=12)\n" + USE),
+    Mistake("mask_reads_batch", errors.MaskReadsBatchError,
+            "def mask_mod(b, h, q_idx, kv_idx):\n    return ids[b] <= kv_idx\n" + MAKE),
+    Mistake("mask_reads_head", errors.MaskReadsBatchError, BY_HEAD + MAKE),
+    Mistake("mask_reads_head_count", errors.MaskReadsBatchError, BY_HEAD_COUNT + MAKE),
+    Mistake("mask_reads_key_head_count", errors.MaskReadsKeyHeadsError,
+            BY_HEAD_COUNT.replace("num_heads", "num_kv_heads")
+            + "create_block_mask(mask_mod, heads=4, q_len=8, kv_len=12)"),
+    Mistake("stale_number", errors.StaleBlockMaskError, WINDOWED + MADE + "window = 5\n" + USE),
+    Mistake("stale_tensor", errors.StaleBlockMaskError, PACKED + MADE + "ids[3] = 7\n" + USE),
+    Mistake("stale_other_tensor", errors.StaleBlockMaskError,
+            PACKED + MADE + "ids = ids + ids[4]\n" + USE),
+    Mistake("stale_choice", errors.StaleBlockMaskError,
+            "causal = True\ndef mask_mod(b, h, q_idx, kv_idx):\n"
+            "    return q_idx >= kv_idx if causal else kv_idx < 4\n"
+            + MADE + "causal = False\n" + USE),
+    Mistake("mask_reads_out_of_range", errors.MaskOutOfRangeError,
+            "ids = ids[:6]\n" + PACKED + MAKE),
+    Mistake("score_reads_out_of_range", errors.OutOfRangeError,
+            score_mod("return score + bias[q_idx + kv_idx]"), late=True),
+]  # fmt: skip
+
+OTHERS = [
+    Mistake("second_derivative", errors.SecondDerivativeError,
+            "out = attention(query, key, value)\n"
+            "(first,) = torch.autograd.grad(out.sum(), query, create_graph=True)\n"
+            "torch.autograd.grad(first.sum(), query)", late=True),
+    Mistake("no_matplotlib", errors.MissingPackageError,
+            'with without("matplotlib.figure"):\n    flexfa4.plot_mask("q >= kv", 64)'),
+    Mistake("demo_process_ended", errors.DemoProcessError, "train_in_a_process_that_ends()"),
+]  # fmt: skip
+
+MISTAKES = (*TRACING, *TEXTS, *TENSORS, *ARGUMENTS, *MASKS, *OTHERS)
