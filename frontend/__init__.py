@@ -5,6 +5,8 @@ In the order in which data passes through them::
     tracing     the user's function -> graph; what it captures, read again on every call
     text        text <-> graph
     ir, ops     the graph, and one table row for each op
+    composed    functions of several ops that text and tracing share
+    integers    integer operations that have no result in 64 bits
     verify      what a well-formed graph is
     rewriting   simplification, a table of rules
     pipeline    the passes from a traced graph to the graph that is analysed and run

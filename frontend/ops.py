@@ -2,12 +2,12 @@
 
 A row says all that the frontend knows about an op: its dtype rule, its meaning on torch tensors,
 its derivative, its interval rule, its text form, the torch functions that it stands for, and which
-pipe of a GPU it keeps busy.  Adding an op is adding a row here, its emission in `kernels/emit.py`,
-and one test.  The semantics are torch's (NaN propagates through min and max, ``//`` and ``%`` round
+pipe of a GPU it keeps busy.  Adding an op is adding a row here, its emission in the kernels and
+one test.  The semantics are torch's (NaN propagates through min and max, ``//`` and ``%`` round
 towards minus infinity as in Python).
 
 This module does not simplify (`rules`), does not decide which torch functions are *composed* of
-several ops (`proxies`), and holds no leaf nodes (`ir`).
+several ops (`tracing.torch_table`), and holds no leaf nodes (`ir`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Op:
             for the whole op or for an operand where it is zero or where the operand is no f32.
         interval: from the operands' intervals, an interval that holds every possible result.
         text: `Infix`, `Prefix` or `Call`.
-        torch: names in ``torch`` and of tensor methods with exactly this meaning.
+        torch: names in ``torch`` and of tensor methods with exactly this meaning; names that take
+            more than the operands, or treat bools differently, are compositions of the tracer's.
         pipe: the GPU pipe that one element occupies, and `cost` the instructions it takes there.
         reduces: the op takes a vector and gives a scalar.
     """
@@ -227,19 +228,19 @@ _d_abs = _unary(lambda x, y: apply("sign", x))
 _T = torch
 _ROWS: Final[tuple[Op, ...]] = (
     # arithmetic
-    Op("add", ARITHMETIC2, _T.add, lambda n, g: (g, g), iv.add, Infix("+", 10), ("add",), "fma"),
+    Op("add", ARITHMETIC2, _T.add, lambda n, g: (g, g), iv.add, Infix("+", 10), pipe="fma"),
     Op("sub", ARITHMETIC2, _T.sub, lambda n, g: (g, apply("neg", g)), iv.sub, Infix("-", 10),
-       ("sub", "subtract"), "fma"),
+       pipe="fma"),
     Op("mul", ARITHMETIC2, _T.mul, lambda n, g: (_mul(g, n.args[1]), _mul(g, n.args[0])), iv.mul,
-       Infix("*", 11), ("mul", "multiply"), "fma"),
-    Op("div", FLOAT2, _T.div, _d_div, iv.div, Infix("/", 11), ("div", "divide", "true_divide"),
-       "mufu", 8),
+       Infix("*", 11), pipe="fma"),
+    Op("div", FLOAT2, _T.div, _d_div, iv.div, Infix("/", 11), pipe="mufu",
+       cost=8),
     Op("floordiv", ARITHMETIC2, _T.floor_divide, None, iv.floordiv, Infix("//", 11),
        ("floor_divide",), "alu", 10),
     Op("mod", ARITHMETIC2, _T.remainder, _d_mod, iv.mod, Infix("%", 11), ("remainder",), "alu", 12),
     Op("pow", ARITHMETIC2, _T.pow, _d_pow, iv.pow_, Infix("**", 13), ("pow",), "mufu", 3),
     Op("neg", ARITHMETIC1, _T.neg, lambda n, g: (apply("neg", g),), iv.neg, Prefix("-", 12),
-       ("neg", "negative"), "fma", 0),
+       pipe="fma", cost=0),
     Op("abs", ARITHMETIC1, _T.abs, _d_abs, iv.abs_, Call("abs"), ("abs", "absolute"), "alu"),
     Op("sign", ARITHMETIC1, _T.sign, None, iv.sign, Call("sign"), ("sign", "sgn"), "alu", 3),
     Op("min", ARITHMETIC2, lambda a, b: _T.minimum(*_pair(a, b)), _d_minmax, iv.min_, Call("min"),
@@ -262,10 +263,10 @@ _ROWS: Final[tuple[Op, ...]] = (
        "mufu", 2),
     Op("erf", FLOAT1, _T.erf, _d_erf, iv.erf, Call("erf"), ("erf",), "fma", 12),
     Op("atan", FLOAT1, _T.atan, _d_atan, iv.atan, Call("atan"), ("atan", "arctan"), "fma", 12),
-    Op("floor", FLOAT1, _T.floor, None, iv.floor, Call("floor"), ("floor",), "alu"),
-    Op("ceil", FLOAT1, _T.ceil, None, iv.ceil, Call("ceil"), ("ceil",), "alu"),
-    Op("round", FLOAT1, _T.round, None, iv.round_, Call("round"), ("round",), "alu"),
-    Op("trunc", FLOAT1, _T.trunc, None, iv.trunc, Call("trunc"), ("trunc", "fix"), "alu"),
+    Op("floor", FLOAT1, _T.floor, None, iv.floor, Call("floor")),
+    Op("ceil", FLOAT1, _T.ceil, None, iv.ceil, Call("ceil")),
+    Op("round", FLOAT1, _T.round, None, iv.round_, Call("round")),
+    Op("trunc", FLOAT1, _T.trunc, None, iv.trunc, Call("trunc")),
     # comparisons
     Op("lt", COMPARE, _T.lt, None, iv.lt, Infix("<", 5), ("lt", "less")),
     Op("le", COMPARE, _T.le, None, iv.le, Infix("<=", 5), ("le", "less_equal")),
@@ -290,15 +291,15 @@ _ROWS: Final[tuple[Op, ...]] = (
     Op("to_i32", DTypeRule(1, _ANY, I32), _cast_eager(I32), None, iv.to_i32, Call("i32")),
     Op("to_bool", DTypeRule(1, _ANY, BOOL), _cast_eager(BOOL), None, iv.to_bool, Call("bool")),
     # reductions of a vector
-    Op("sum", ARITHMETIC1, lambda v: v.sum(-1), lambda n, g: (g,), iv.sum_, Call("sum"), ("sum",),
-       "fma", reduces=True),
-    Op("amax", ARITHMETIC1, lambda v: v.amax(-1), _d_extreme, iv.same, Call("amax"), ("amax",),
+    Op("sum", ARITHMETIC1, lambda v: v.sum(-1), lambda n, g: (g,), iv.sum_, Call("sum"),
+       pipe="fma", reduces=True),
+    Op("amax", ARITHMETIC1, lambda v: v.amax(-1), _d_extreme, iv.same, Call("amax"),
        reduces=True),
-    Op("amin", ARITHMETIC1, lambda v: v.amin(-1), _d_extreme, iv.same, Call("amin"), ("amin",),
+    Op("amin", ARITHMETIC1, lambda v: v.amin(-1), _d_extreme, iv.same, Call("amin"),
        reduces=True),
-    Op("any", DTypeRule(1, _B), lambda v: v.any(-1), None, iv.same, Call("any"), ("any",),
+    Op("any", DTypeRule(1, _B), lambda v: v.any(-1), None, iv.same, Call("any"),
        reduces=True),
-    Op("all", DTypeRule(1, _B), lambda v: v.all(-1), None, iv.same, Call("all"), ("all",),
+    Op("all", DTypeRule(1, _B), lambda v: v.all(-1), None, iv.same, Call("all"),
        reduces=True),
 )  # fmt: skip
 

@@ -5,7 +5,7 @@ inside brackets, checks the brackets and refuses keywords; lark's LALR parser bu
 step recurses, so no text can exhaust Python's stack.  The infix and prefix levels of the grammar
 are generated from the ops table.
 
-The tree says nothing about names, dtypes or shapes: that is `text_parser`.  Only `text_parser`
+The tree says nothing about names, dtypes or shapes: that is `parser`.  Only `parser`
 imports this module, since it loads lark.
 """
 

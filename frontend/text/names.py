@@ -1,7 +1,7 @@
 """What each name of a text means: fixed names, locals, declarations and bound Python values.
 
 A bound value becomes a declaration when the text first reads it.  This module knows no expressions:
-`text_parser` asks it for the meaning of single names.
+`parser` asks it for the meaning of single names.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Text -> graph: dtypes, shapes and calls are resolved here, on the syntax tree of `text_grammar`.
+"""Text -> graph: dtypes, shapes and calls are resolved here, on the syntax tree of `grammar`.
 
 The tree is walked bottom-up with a stack of our own, so deep texts cannot exhaust Python's; each
 kind of tree has one method, found in one table.  Nodes are built by `ops.apply` alone: a text has
 exactly the dtype rules of a traced function.  Nothing is evaluated and nothing is simplified.
 
-`text.parse_graph` is the entry; it imports this module, and lark with it, when the first text is
-read.
+`printing.parse_graph` is the entry; it imports this module, and lark with it, when the first text
+is read.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ParsedGraph:
 
 
 def parse(text: str, bindings: Mapping[str, object]) -> ParsedGraph:
-    """Read a graph from text; see `text.parse_graph`."""
+    """Read a graph from text; see `printing.parse_graph`."""
     count("parses")
     source = Source(text.replace("\r\n", "\n").replace("\r", "\n"))
     tree = read_tree(source)

@@ -9,7 +9,7 @@ It is a language with Python's precedence; what is printed reads back to the ide
 precedence, the function names and everything else about ops comes from the ops table.  Conversions
 that the dtype rules restore are not printed: `kv * slope[h]` stands for `f32(kv) * slope[h]`.
 
-This module does not read: `parse_graph` hands the text to `text_parser`, imported on first use
+This module does not read: `parse_graph` hands the text to `parser`, imported on first use
 since it needs lark.  It does not simplify either.
 """
 
@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from flexfa4.errors import BindingError, OperandError
+from flexfa4.frontend import integers
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import I32, Buffer, DType, Graph, Node, Scalar, topological
-from flexfa4.frontend.ops import OPS, Call, Infix, Prefix, apply
+from flexfa4.frontend.ops import OPS, Call, Infix, Prefix, apply, written
 from flexfa4.frontend.text.vocabulary import COMPARISON, SIGN, TIGHTEST_BITWISE, quote, type_text
 
 if TYPE_CHECKING:
@@ -128,6 +129,39 @@ def to_text(graph: Graph) -> str:
             piece = _Piece(name)
         pieces[node] = piece
     return "\n".join([*lines, pieces[graph.root].text])
+
+
+def expression(node: Node) -> str:
+    """Return one node as one expression for people, with ``...`` where it grows too long."""
+    printed: dict[Node, _Piece] = {}
+    operands = _printed_operands(node)
+    for n in topological(node):
+        if n in operands:
+            piece = _print(n, [printed[a] for a in operands[n]])
+            # shared values, written out, can be exponentially long
+            printed[n] = piece if len(piece.text) <= _MAX_WIDTH else _Piece("...")
+    return printed[node].text
+
+
+def check_integers(graph: Graph, bindings: Mapping[str, object]) -> None:
+    """Refuse integer operations of a text that have no result with its bindings.
+
+    Raises:
+        OperandError: a division by 0, a negative exponent, or a constant beyond 64 bits.
+    """
+
+    values: dict[Node, int | None] = {}
+    for node in topological(graph.root):
+        known = values.get
+        if found := integers.problem(node.op, node.args, known):
+            raise OperandError(
+                where=f"the text, at `{expression(node)}`",
+                name=f"`{written(node.op)}`",
+                **vars(found),
+            )
+        bound = bindings.get(node.attr.name) if node.op == "scalar" else None
+        if node.dtype is I32:
+            values[node] = bound if type(bound) is int else integers.result(node, known)
 
 
 def _local_names(taken: set[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Parts of a text: the syntax tree that `text_grammar` makes, and how messages point into a text.
+"""Parts of a text: the syntax tree that `grammar` makes, and how messages point into a text.
 
 Data only.  It is imported with lark, when the first text is read.
 """

@@ -1,7 +1,7 @@
 """The words of the text form: fixed names, functions, operators, and how names are quoted.
 
 All of it that concerns ops is derived from the ops table, so a new row needs no change here.  The
-printer (`text`), the grammar (`text_grammar`) and the reader (`text_parser`) share this module; it
+printer (`printing`), the grammar (`grammar`) and the reader (`parser`) share this module; it
 neither prints nor reads anything itself.
 """
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from flexfa4.frontend import composed
 from flexfa4.frontend.ir import (
     BOOL,
     F32,
@@ -85,13 +86,6 @@ class Function:
         return [*ordered, *(named.get(keyword) for keyword in self.keywords)]
 
 
-def _clamp(x: Node, lo: Node | None, hi: Node | None) -> Node:
-    """Return min(max(x, lo), hi), torch's order: hi wins where lo > hi."""
-    if lo is not None:
-        x = apply("max", x, lo)
-    return x if hi is None else apply("min", x, hi)
-
-
 _OPERANDS: Final = {1: "x", 2: "a, b", 3: "condition, a, b"}
 
 FUNCTIONS: Final[dict[str, Function]] = {
@@ -104,11 +98,11 @@ FUNCTIONS: Final[dict[str, Function]] = {
         for row in OPS.values()
         if isinstance(row.text, Call)
     },
-    "clamp": Function(_clamp, 1, "clamp(x, lo, hi) or clamp(x, lo=lo) or clamp(x, hi=hi)",
+    "clamp": Function(composed.clamp, 1, "clamp(x, lo, hi) or clamp(x, lo=lo) or clamp(x, hi=hi)",
                       ("lo", "hi")),
-    "relu": Function(lambda x: apply("max", x, const(0)), 1, "relu(x)"),
-    "square": Function(lambda x: apply("mul", x, x), 1, "square(x)"),
-    "isnan": Function(lambda x: apply("ne", x, x), 1, "isnan(x)"),
+    "relu": Function(composed.relu, 1, "relu(x)"),
+    "square": Function(composed.square, 1, "square(x)"),
+    "isnan": Function(composed.isnan, 1, "isnan(x)"),
 }  # fmt: skip
 
 # These take a captured tensor's name or a plain number instead of a value.

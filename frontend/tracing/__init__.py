@@ -15,5 +15,6 @@
     proxies          values that differ for each score
     torch_functions  torch's functions on proxies; torch_table, activations and conversions say
                      what each of them means
+    numpy_functions  numpy's functions on captured values, refused on proxies
     locate, advice   where in the user's source something happened, and what to write instead
 """

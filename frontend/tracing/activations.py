@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from flexfa4.frontend.tracing.proxies import Traced
+from flexfa4.frontend import composed
+from flexfa4.frontend.tracing.proxies import Traced, as_node, build
 from flexfa4.frontend.tracing.torch_table import FUNCTIONS, apply, register, unsupported, where
 
 __all__ = ["FUNCTIONS"]
@@ -37,7 +38,7 @@ def _div(a: Any, b: Any) -> Traced:
 
 @register("square")
 def _square(input: Any) -> Traced:
-    return _mul(input, input)
+    return Traced(build(composed.square, as_node(input)))
 
 
 @register("reciprocal")
@@ -139,7 +140,7 @@ def _logaddexp2(input: Any, other: Any) -> Traced:
 
 @register("relu")
 def _relu(input: Any, inplace: bool = False) -> Traced:
-    return where(apply("le", input, 0), 0, input)  # keeps NaN; derivative 0 at 0
+    return Traced(build(composed.relu, as_node(input)))
 
 
 @register("leaky_relu")

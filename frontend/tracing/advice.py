@@ -136,6 +136,14 @@ def _operand(node: ast.expr) -> str:
     return _text(node) if is_atom else f"({_text(node)})"
 
 
+def chosen_by(node: ast.expr) -> str:
+    """Return the condition of a call ``torch.where(condition, a, b)`` as text, "" for another."""
+    is_where = isinstance(node, ast.Call) and _text(node.func) == "torch.where"
+    if not isinstance(node, ast.Call) or not is_where or len(node.args) != 3:
+        return ""
+    return _text(_elementwise(node.args[0]))
+
+
 # ---- & binds tighter than comparisons ------------------------------------------------------------
 
 _BITWISE: Final = (ast.BitAnd, ast.BitXor, ast.BitOr)
@@ -345,6 +353,12 @@ def number(node: ast.expr, parents: Parents) -> Found | None:
             template = _NUMBER_CALLS.get(name, "a torch function or an operator")
             advice = template.format(_operand(node.args[0]) if node.args else "x")
         return Found(node, f"`{name}()`", arguments[0], advice)
+    if isinstance(node, (ast.FormattedValue, ast.JoinedStr)):
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        values = [_text(p.value) for p in parts if isinstance(p, ast.FormattedValue)]
+        if values:
+            plain = f"the value without a format: {{{values[0]}}}"
+            return Found(node, "a format", values[0], plain)
     parent = parents.of(node)
     loop = node.generators[0] if isinstance(node, _COMPREHENSIONS) else parent
     if isinstance(loop, (ast.For, ast.comprehension)) and (loop is not parent or loop.iter is node):
@@ -355,3 +369,17 @@ def number(node: ast.expr, parents: Parents) -> Found | None:
         advice = f"make `{container}` a tensor: torch.tensor({container})[{index}]"
         return Found(node, "a list index", index, advice)
     return None
+
+
+def torch_call(node: ast.expr, parents: Parents) -> Found | None:
+    """Return the call at `node`, of a function of numpy, as that of torch's function."""
+    if not isinstance(node, ast.Call):
+        return None
+    name = _text(node.func).rsplit(".", 1)[-1]
+    name = _TORCH_NAMES.get(name, name)
+    arguments = ", ".join(_text(a) for a in [*node.args, *(k.value for k in node.keywords)])
+    return Found(node, name, arguments, f"torch.{name}({arguments})")
+
+
+_TORCH_NAMES: Final = {"absolute": "abs", "fabs": "abs", "power": "pow", "arctan": "atan",
+                       "invert": "bitwise_not", "rint": "round", "mod": "remainder"}  # fmt: skip

@@ -28,12 +28,12 @@ import operator
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 
-from flexfa4.errors import CaptureError
-from flexfa4.frontend import ir
+from flexfa4.errors import CaptureError, UnsupportedFunctionError
+from flexfa4.frontend import integers, ir
 from flexfa4.frontend.ir import F32, I32, Buffer, Graph, Node, Scalar
 from flexfa4.frontend.tracing import classes, locate, objects, recording
 from flexfa4.frontend.tracing.hosts import MATH_FUNCTIONS, HostScalar, HostTensor
@@ -85,8 +85,20 @@ class Session:
         """Return the node of a captured number; its name is made of the source by default."""
         if source not in self._scalars:
             dtype = F32 if isinstance(value, (float, torch.SymFloat)) else I32
+            if dtype is I32 and type(value) is int:
+                self._require_64_bits(source, value)
             self._scalars[source] = Scalar(self._unique(name or identifier(source)), dtype)
         return ir.scalar(self._scalars[source])
+
+    def _require_64_bits(self, source: Source, value: int) -> None:
+        if not integers.fits(value):
+            raise CaptureError(
+                where=locate.here(),
+                name=f"`{describe(source)}`",
+                kind="an int beyond 64 bits",
+                rewrite=f"a float: float({describe(source)})",
+            )
+        self.program.check(source, integers.fits, "64 bits")
 
     def buffer(self, source: Source, tensor: torch.Tensor, name: str = "") -> Buffer:
         """Return the declaration of a captured tensor; its name is made of the source by default.
@@ -178,7 +190,7 @@ class Session:
 
     def specialise(self, source: Source, value: Any) -> None:
         """Require this value on each call."""
-        guard = f"{describe(source)} == {value!r}"
+        guard = f"{describe(source)} {'is' if value is None else '=='} {value!r}"
         if type(value) is set:
             value = value.copy()
         kind = type(value)
@@ -297,9 +309,21 @@ def _partial(session: Session, value: Any, source: Source, parents: Any) -> Any:
 
 
 def _method(session: Session, value: types.MethodType, source: Source, parents: Any) -> Any:
+    if value.__func__ is torch.autograd.Function.apply.__func__:  # type: ignore[attr-defined]
+        return functools.partial(_refuse_custom_backward, describe(source))
     session.require_type(source, value)
     function = session.wrap(value.__func__, Attr(source, "__func__"), parents)
     return types.MethodType(function, session.wrap(value.__self__, Attr(source, "__self__")))
+
+
+def _refuse_custom_backward(name: str, *args: Any) -> NoReturn:
+    raise UnsupportedFunctionError(
+        where=locate.here(),
+        name=f"`{name}`",
+        names="functions whose derivative follows from their forward: a custom backward cannot be "
+        "traced",
+        rewrite="the forward, written with torch functions",
+    )
 
 
 def _sequence(session: Session, value: Any, source: Source, parents: Any) -> Any:

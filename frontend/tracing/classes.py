@@ -18,6 +18,7 @@ from flexfa4.frontend.tracing import hosts, locate
 from flexfa4.frontend.tracing.objects import (
     COMPILED_METHODS,
     MISSING,
+    PYTHON_METHODS,
     State,
     forward,
     is_visible,
@@ -190,7 +191,7 @@ def _inside_kind(stand_in: ClassStandIn, state: State) -> Any:
             return object.__getattribute__(self, name)
         return session.wrap(attribute, source)
 
-    methods: dict[str, Any] = {n: forward(n) for n in special_methods(cls, (types.FunctionType,))}
+    methods: dict[str, Any] = {n: forward(n) for n in special_methods(cls, PYTHON_METHODS)}
     methods |= {"__getattribute__": read, "__module__": cls.__module__, "_made_by": stand_in}
     make: Callable[..., Any] = type(cls)
     try:

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NoReturn
 import torch
 
 from flexfa4.errors import (
+    ArgumentError,
     ArityError,
     NotAFunctionError,
     OperandError,
@@ -49,6 +50,7 @@ def code_of(mod: Any) -> Any:
             mod = mod.__func__
         else:
             called = getattr(kind, "__call__", None)  # noqa: B004 - the function, not whether
+            called = getattr(called, "__func__", called)  # a classmethod
             return called.__code__ if type(called) is types.FunctionType else kind
 
 
@@ -81,6 +83,9 @@ def check_arity(mod: Any, kind: Kind, needed: int) -> None:
 
 
 def _signature(mod: Any) -> inspect.Signature | None:
+    own = inspect.getattr_static(type(mod), "__call__", None)
+    if isinstance(own, (staticmethod, classmethod)):
+        mod = mod.__call__  # without this, Python takes the first parameter for `self`
     try:
         return inspect.signature(mod)
     except (TypeError, ValueError):  # a callable written in C
@@ -115,10 +120,26 @@ def result_node(mod: Any, kind: Kind, result: Any) -> Node:
                        "a reduction such as .sum(-1), or one more index")  # fmt: skip
     if kind == "mask" and node.dtype is not BOOL:
         what = "an integer" if node.dtype is I32 else "a float"
-        _refuse_result(mod, kind, what, "return result != 0")
+        rewrite = "return result != 0" if node.dtype is I32 else _condition(mod, node)
+        _refuse_result(mod, kind, what, rewrite)
     if kind == "score" and node.dtype is BOOL:
         _refuse_result(mod, kind, "a bool", 'return torch.where(condition, score, float("-inf"))')
     return op("to_f32", node) if kind == "score" else node
+
+
+def _condition(mod: Any, node: Node) -> str:
+    """Return what a mask returns instead of a float, most often a bias of 0 and -inf."""
+    ends = [a.attr for a in node.args[1:] if a.op == "const"]
+    if node.op != "where" or len(ends) < 2 or ends[0] == ends[1]:
+        return (
+            "return the condition under which a score is kept, such as q_idx >= kv_idx; "
+            'for a bias of 0 and -inf: return result > float("-inf")'
+        )
+    code = code_of(mod)
+    text = locate.kept(code) if isinstance(code, types.CodeType) else ""
+    if ends[0] > ends[1]:  # the larger is kept
+        return f"return {text or 'the condition itself'}"
+    return f"return ~({text})" if text else "return the negated condition: ~condition"
 
 
 def _refuse_result(mod: Any, kind: Kind, result: str, rewrite: str) -> NoReturn:
@@ -130,15 +151,29 @@ def _refuse_result(mod: Any, kind: Kind, result: str, rewrite: str) -> NoReturn:
     )
 
 
-def called(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def called(mod: Any, kind: Kind, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """Call a mod, and explain what torch refuses before it asks the values that stand for tensors.
 
     Raises:
         UnsupportedFunctionError: the mod called a method of a class, ``torch.Tensor.abs(x)``.
         OperandError: an argument of a torch function is no number and no tensor.
+        NotAFunctionError: the mod is a function written in C that takes other arguments.
+
+    Args:
+        mod: what the user gave.
+        kind: its kind.
+        function: what to call for it.
+        arguments: with which arguments.
     """
     try:
         return function(*arguments)
+    except RecursionError as error:
+        raise UnsupportedFunctionError(
+            where=locate.raised(error),
+            name="a function that calls itself without an end",
+            names="calls that end whatever the score is, after a number of steps that is fixed",
+            rewrite="a loop over a fixed range, with torch.where for what depends on the score",
+        ) from None
     except TypeError as error:
         message = str(error)
         if found := _UNBOUND.match(message):
@@ -156,6 +191,12 @@ def called(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
                 expected="traced values, captured tensors, numbers and bools",
                 rewrite="convert it to a number or a tensor",
             ) from None
+        if locate.raised(error) is None:  # nothing of the user's ran: a function written in C
+            name = getattr(mod, "__name__", type(mod).__name__)
+            raise NotAFunctionError(
+                value=f"`{name}`, which does not take the parameters of a mod",
+                rewrite=SIGNATURES[kind],
+            ) from None
         raise
 
 
@@ -164,6 +205,21 @@ _UNBOUND: Final = re.compile(r"descriptor '(\w+)' for 'torch\._C\.")
 _WRONG_ARGUMENT: Final = re.compile(
     r"(\w+)\(\): argument '(\w+)' \(position \d+\) must be \w+, not (\w+)"
 )
+
+
+def check_kind(kind: Any) -> None:
+    """Refuse a kind that there is not; None leaves the choice to the number of parameters.
+
+    Raises:
+        ArgumentError: it is neither "score" nor "mask".
+    """
+    if kind not in (None, *SIGNATURES):
+        raise ArgumentError(
+            name="kind",
+            found_value=repr(kind),
+            expected='"score", "mask" or None',
+            rewrite="kind=None",
+        )
 
 
 def kind_of(fn: Any) -> Kind:

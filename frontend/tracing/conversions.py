@@ -56,7 +56,7 @@ def _detach(input: Any) -> Traced:
     node = as_node(input)
     for below in ir.topological(node):
         if below.dtype is F32 and below.op in ("input", "load"):
-            unsupported("detach", "detach the captured tensor itself: t.detach()[...]")
+            unsupported("detach")
     return Traced(node)  # nothing in it has a gradient
 
 

@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from flexfa4.errors import CaptureError, UnsupportedFunctionError
+from flexfa4.errors import CaptureError, OperandError, UnsupportedFunctionError
+from flexfa4.frontend import integers
 from flexfa4.frontend.ir import Node, const
+from flexfa4.frontend.ops import written
 from flexfa4.frontend.tracing import locate
 from flexfa4.frontend.tracing.indexing import View
 from flexfa4.frontend.tracing.proxies import Operators, Traced, op, refuse_number
@@ -255,6 +257,26 @@ def used(value: HostScalar | HostTensor) -> None:
         session.require_type(source, now)
 
 
+def require(value: HostScalar, test: Callable[[Any], bool], key: str, op_name: str) -> None:
+    """Require of a captured integer on each call that an operation with it has a result.
+
+    Raises:
+        OperandError: it has none now.
+    """
+    if not test(value._value):
+        node, now = value.node, int(value._value)
+        found = integers.problem(op_name, (node, node), lambda n: now)
+        assert found is not None
+        raise OperandError(
+            where=locate.here(),
+            name=f"`{written(op_name)}`",
+            operands=f"an integer and `{describe(value._source)}`, which is {now}",
+            expected=found.expected,
+            rewrite=found.rewrite,
+        )
+    value._session.program.check(value._source, test, key)
+
+
 # ---- computing with captured values --------------------------------------------------------------
 
 
@@ -289,6 +311,11 @@ def any_traced(args: Iterable[Any]) -> bool:
 def any_host(args: Iterable[Any]) -> bool:
     """Return whether some argument, however deeply nested, is captured."""
     return any(map(is_host, _flat(args)))
+
+
+def captured(args: Iterable[Any]) -> Iterator[Any]:
+    """Yield the present values of the captured arguments, however deeply nested."""
+    return (v._value for v in _flat(args) if is_host(v))
 
 
 def evaluate(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

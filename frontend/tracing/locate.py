@@ -104,6 +104,11 @@ def number_request() -> Request:
     return _request(advice.number, "Python", "use a torch function or an operator")
 
 
+def torch_call() -> str:
+    """Return the executing call of a numpy function as one of torch, "" where it is not found."""
+    return _request(advice.torch_call, "", "").rewrite
+
+
 def parentheses() -> str:
     """Return what is written, where ``&`` binds tighter than meant, with parentheses; else ""."""
     return _request(advice.parentheses, "", "").rewrite
@@ -123,6 +128,29 @@ def result(code: CodeType) -> Where:
     if len(returns) != 1:
         return definition(code)
     return _where(code, returns[0].lineno, _span(returns[0]))
+
+
+def kept(code: CodeType) -> str:
+    """Return the condition of the ``torch.where`` that a function returns, as text; "" if unknown.
+
+    Follows one assignment: ``bias = torch.where(...)`` and ``return bias``.
+    """
+    function = _function_syntax(code)
+    nodes = list(_own_nodes(function)) if function is not None else []
+    if isinstance(function, ast.Lambda):
+        return advice.chosen_by(function.body)
+    returned = [n.value for n in nodes if isinstance(n, ast.Return)]
+    value = returned[0] if len(returned) == 1 else None
+    if isinstance(value, ast.Name):
+        name = value.id
+        assigned = [
+            n.value
+            for n in nodes
+            if isinstance(n, ast.Assign)
+            and any(isinstance(t, ast.Name) and t.id == name for t in n.targets)
+        ]
+        value = assigned[0] if len(assigned) == 1 else None
+    return "" if value is None else advice.chosen_by(value)
 
 
 # ---- spans of source -----------------------------------------------------------------------------

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from flexfa4.frontend.tracing.captures import Session
 
 MISSING: Final = object()
+PYTHON_METHODS: Final = (types.FunctionType, staticmethod, classmethod)
 COMPILED_METHODS: Final = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
@@ -234,7 +235,7 @@ def _subclassed(session: Session, real: Any, source: Source) -> Any:
     """Return an object of a subclass of the real object's class, None where there can be none."""
     cls = type(real)
     methods = _refusing(cls)
-    for name in special_methods(cls, (types.FunctionType,)):
+    for name in special_methods(cls, PYTHON_METHODS):
         methods[name] = forward(name)
     if hasattr(cls, "__del__"):
         methods["__del__"] = lambda self: None
@@ -252,7 +253,7 @@ def _opaque(real: Any) -> Any:
     """Return an object of no relation to the real one's class."""
     cls = type(real)
     methods = _refusing(cls)
-    for name in special_methods(cls, (types.FunctionType,)):
+    for name in special_methods(cls, PYTHON_METHODS):
         methods[name] = forward(name)
     return object.__new__(type(cls.__name__, (StandIn,), methods))
 

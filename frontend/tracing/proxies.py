@@ -15,6 +15,7 @@ from __future__ import annotations
 import numbers
 import operator
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import torch
@@ -26,7 +27,7 @@ from flexfa4.errors import (
     TracedNumberError,
     UnsupportedFunctionError,
 )
-from flexfa4.frontend import ir, ops
+from flexfa4.frontend import integers, ir, ops
 from flexfa4.frontend.ir import BOOL, F32, I32, DType, Node
 from flexfa4.frontend.tracing import locate
 
@@ -54,16 +55,27 @@ def dtype_class(dtype: torch.dtype) -> DType:
 
 
 def op(name: str, *args: Node) -> Node:
-    """Apply an op of the table; the one place where operand errors get the user's line.
+    """Apply an op of the table.
+
+    Raises:
+        OperandError: the dtypes or vector lengths do not go together.
+    """
+    if problem := integers.problem(name, args):
+        raise OperandError(where=locate.here(), name=f"`{ops.written(name)}`", **vars(problem))
+    return build(partial(ops.apply, name), *args)
+
+
+def build(function: Callable[..., Node], *args: Node | None) -> Node:
+    """Build a node; the one place where operand errors get the user's line.
 
     Raises:
         OperandError: the dtypes or vector lengths do not go together.
     """
     try:
-        return ops.apply(name, *args)
+        return function(*args)
     except OperandError as error:
         fields = dict(error.fields)
-        if not ops.OPS[name].dtypes.mixed:
+        if fields["name"].strip("`") in ("&", "|", "^"):
             fields["rewrite"] = locate.parentheses() or fields["rewrite"]
         raise OperandError(where=locate.here(), **fields) from None
 
@@ -80,10 +92,10 @@ def as_node(value: Any) -> Node:
         from flexfa4.frontend.tracing.hosts import constant
 
         return constant(value)
-    if isinstance(value, (bool, int, float)):
+    if isinstance(value, (bool, float)):
         return ir.const(value)
     if isinstance(value, numbers.Integral):
-        return ir.const(int(value))
+        return _integer(int(value))
     if isinstance(value, numbers.Real):
         return ir.const(float(value))
     raise OperandError(
@@ -93,6 +105,18 @@ def as_node(value: Any) -> Node:
         expected="traced values, captured tensors, numbers and bools",
         rewrite="convert it to a number or a tensor",
     )
+
+
+def _integer(value: int) -> Node:
+    if not integers.fits(value):
+        raise OperandError(
+            where=locate.here(),
+            name="an operation on scores or indices",
+            operands="an int beyond 64 bits",
+            expected=f"ints from {integers.LOWEST} to {integers.HIGHEST}",
+            rewrite="a float, such as 1e20",
+        )
+    return ir.const(value)
 
 
 def is_operand(value: Any) -> bool:
@@ -111,7 +135,7 @@ def operate(name: str, *args: Any) -> Any:
     for arg in args:
         if not is_operand(arg) and _has_reflected(arg, name):
             return NotImplemented
-    return torch_functions.FUNCTIONS[name](*args)
+    return torch_functions.OPERATIONS[name](*args)
 
 
 def _has_reflected(value: Any, name: str) -> bool:
@@ -147,7 +171,6 @@ class Operators:
     """Base of all values that stand for something else while a mod is traced."""
 
     __slots__ = ()
-    __array_ufunc__ = None  # numpy scalars leave their operators to us
 
     @property
     def node(self) -> Node:
@@ -161,6 +184,16 @@ class Operators:
         from flexfa4.frontend.tracing import torch_functions
 
         return torch_functions.dispatch(func, args, kwargs or {})
+
+    def __array_ufunc__(self, function: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+        from flexfa4.frontend.tracing import numpy_functions
+
+        return numpy_functions.ufunc(function, method, args, kwargs)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        from flexfa4.frontend.tracing import numpy_functions
+
+        return numpy_functions.call(function, args, kwargs)
 
     __add__, __radd__ = _binary("add"), _reflected("add")
     __sub__, __rsub__ = _binary("sub"), _reflected("sub")
@@ -208,7 +241,12 @@ class Traced(Operators):
         return self._node
 
     def __repr__(self) -> str:
-        return f"Traced({self._node!r})"
+        from flexfa4.frontend.text.printing import expression
+
+        return expression(self._node)
+
+    def __format__(self, spec: str) -> str:
+        return refuse_number() if spec else repr(self)
 
     # ---- what torch tensors have --------------------------------------------------------------
 

@@ -9,6 +9,7 @@ they stand for.  `captures` decides which value gets which treatment and wraps w
 from __future__ import annotations
 
 import builtins
+import functools
 import operator
 import sys
 import types
@@ -31,6 +32,7 @@ from flexfa4.frontend.tracing.sources import (
     Global,
     KwDefault,
     Source,
+    describe,
 )
 
 if TYPE_CHECKING:
@@ -53,6 +55,13 @@ def function(
             original, Attr(source, "_torchdynamo_orig_callable"), parents
         )
         return rebuilt
+    if value.__globals__ is vars(functools) and hasattr(value, "registry"):
+        raise CaptureError(
+            where=locate.here(),
+            name=f"`{describe(source)}`",
+            kind="a function of functools.singledispatch, which chooses by its argument's type",
+            rewrite="the function for tensors itself: f.dispatch(torch.Tensor)",
+        )
     module = str(value.__globals__.get("__name__", ""))
     if locate.is_internal(module) and not hasattr(value, "__wrapped__"):
         session.require_same(source, value)
@@ -164,7 +173,11 @@ class _Globals(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         if name not in self._read:
-            value = self._function.__globals__[name]  # KeyError: a builtin, or no such name
+            if name not in self._function.__globals__:  # a builtin, or no such name
+                self._session.program.check(
+                    self._source, lambda f: name not in f.__globals__, ("no global", name)
+                )
+            value = self._function.__globals__[name]
             if self._owner != self._source:
                 alias = Call(_same_globals, (self._source, self._owner))
                 self._session.require_true(alias)

@@ -323,6 +323,8 @@ def describe(source: Source) -> str:
             return name
         case Attr(name="__self__"):
             return "self"
+        case Attr(owner=Root(), name=name):
+            return name
         case Attr(owner=owner, name=name):
             return f"{describe(owner)}.{name}"
         case Item(owner=owner, key=key):

@@ -19,7 +19,9 @@ from torch.overrides import TorchFunctionMode
 from flexfa4.errors import DataDependentShapeError, OperandError, UnknownAttributeError
 from flexfa4.frontend.tracing import activations, conversions, hosts, locate
 from flexfa4.frontend.tracing.proxies import Traced
-from flexfa4.frontend.tracing.torch_table import unsupported
+from flexfa4.frontend.tracing.torch_table import OPERATIONS, unsupported
+
+__all__ = ["FUNCTIONS", "OPERATIONS", "Interception", "call", "dispatch", "method"]
 
 # the one table, once these modules have added to it
 assert activations.FUNCTIONS is conversions.FUNCTIONS

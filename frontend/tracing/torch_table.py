@@ -17,18 +17,47 @@ from typing import Any, Final, NoReturn, TypeVar
 import torch
 
 from flexfa4.errors import OperandError, UnsupportedFunctionError
+from flexfa4.frontend import composed
 from flexfa4.frontend.ir import BOOL, F32, I32, DType, Node
 from flexfa4.frontend.ops import OPS
 from flexfa4.frontend.tracing import hosts, locate
-from flexfa4.frontend.tracing.proxies import Operators, Traced, as_node, dtype_class, op
+from flexfa4.frontend.tracing.proxies import (
+    Operators,
+    Traced,
+    as_node,
+    build,
+    dtype_class,
+    op,
+)
 
 Handler = Callable[..., Any]
 H = TypeVar("H", bound=Handler)
 FUNCTIONS: Final[dict[str, Handler]] = {}
 """torch's name -> what it does to operands of which some are traced; signatures are torch's."""
 
-
-_COMMON: Final = ("where", "exp", "log", "tanh", "sigmoid", "abs", "clamp", "minimum", "maximum")
+_FAMILIES: Final = (
+    "element-wise functions (torch.where, exp, log, tanh, abs, clamp, minimum, maximum ...), "
+    "comparisons, indexing, and reductions over one axis"
+)
+_OUTSIDE: Final = "these, or compute it outside the mod into a captured tensor"
+_INDEXING: Final = "indexing: table[i, j]"
+_SORTED: Final = "torch.sort outside the mod: capture the result and index it"
+_SOFTMAX: Final = "the score alone: attention takes the softmax of what the mod returns"
+_STOPPED: Final = (
+    "the value with its gradient, for a mod cannot stop the gradient of a part of it; "
+    "a captured tensor is detached outside: t = t.detach()"
+)
+_MEMBERSHIP: Final = "(kv_idx == a) | (kv_idx == b), or a captured table of bools: table[kv_idx]"
+_INSTEAD: Final = {
+    "isin": _MEMBERSHIP,
+    "embedding": "indexing of the weights: weight[index, h]",
+    "softmax": _SOFTMAX, "log_softmax": _SOFTMAX, "softmin": _SOFTMAX, "logsumexp": _SOFTMAX,
+    "index_select": _INDEXING, "gather": _INDEXING, "take": _INDEXING,
+    "take_along_dim": _INDEXING, "index": _INDEXING,
+    "sort": _SORTED, "argsort": _SORTED, "topk": _SORTED, "searchsorted": _SORTED,
+    "detach": _STOPPED, "detach_": _STOPPED, "requires_grad_": _STOPPED, "stop_gradient": _STOPPED,
+    "linear": "the layer applied outside the mod, and its result indexed inside",
+}  # fmt: skip
 
 
 def unsupported(name: str, rewrite: str = "") -> NoReturn:
@@ -36,19 +65,29 @@ def unsupported(name: str, rewrite: str = "") -> NoReturn:
 
     Args:
         name: torch's name of it.
-        rewrite: what to write instead, by default one of the names that are spelled alike.
+        rewrite: what to write instead, by default what the table of advice says.
     """
     plain = name.rstrip("_").lstrip(".")
+    rewrite = rewrite or _INSTEAD.get(name.lstrip("."), "") or _INSTEAD.get(plain, "")
     if not rewrite and name.endswith("_") and name[:2] != "__":
         rewrite = f"the form that gives a new value: x = x.{plain}(...)"
     public = [n for n in FUNCTIONS if hasattr(torch, n) or hasattr(torch.nn.functional, n)]
-    close = difflib.get_close_matches(plain, public, n=6, cutoff=0.7)
+    # a name that is spelled alike helps where it is a slip, not where it is another function
+    near = difflib.get_close_matches(plain, public, n=2, cutoff=0.8) if not rewrite else []
     raise UnsupportedFunctionError(
         where=locate.here(),
         name=f"`{name}`",
-        names=", ".join(dict.fromkeys([*close, *_COMMON])),
-        rewrite=rewrite or "one of these, or compute it outside the mod into a captured tensor",
+        names=", ".join([*near, _FAMILIES]),
+        rewrite=rewrite or _OUTSIDE,
     )
+
+
+# What a captured integer on the right must be, on each call, with integers on the left.
+_DIVISORS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
+    "floordiv": (lambda v: v != 0, "not zero"),
+    "mod": (lambda v: v != 0, "not zero"),
+    "pow": (lambda v: v >= 0, "not negative"),
+}
 
 
 # ---- building blocks -----------------------------------------------------------------------------
@@ -56,7 +95,14 @@ def unsupported(name: str, rewrite: str = "") -> NoReturn:
 
 def apply(name: str, *args: Any) -> Traced:
     """Apply an op to operands of any kind."""
-    return Traced(op(name, *(as_node(a) for a in args)))
+    nodes = [as_node(a) for a in args]
+    if (
+        name in _DIVISORS
+        and type(args[1]) is hosts.HostScalar
+        and F32 not in {n.dtype for n in nodes}
+    ):
+        hosts.require(args[1], *_DIVISORS[name], name)
+    return Traced(op(name, *nodes))
 
 
 def where(condition: Any, a: Any, b: Any) -> Traced:
@@ -76,10 +122,11 @@ def dtype_of(*args: Any) -> DType:
 
 
 def register(*names: str) -> Callable[[H], H]:
-    """Enter a function into the table under these names."""
+    """Enter a function into the table under these names, which nobody has entered before."""
 
     def add(handler: H) -> H:
         for name in names:
+            assert name not in FUNCTIONS, f"{name} has two meanings"
             FUNCTIONS[name] = handler
         return handler
 
@@ -100,8 +147,7 @@ def _fixed(handler: Handler, arity: int) -> Handler:
 
 
 for _row in OPS.values():
-    for _name in (_row.name, *_row.torch):
-        FUNCTIONS[_name] = _fixed(partial(apply, _row.name), _row.dtypes.arity)
+    register(*_row.torch)(_fixed(partial(apply, _row.name), _row.dtypes.arity))
 
 
 @register("__getitem__")
@@ -113,11 +159,6 @@ def _getitem(tensor: Any, index: Any) -> Any:
 @register("select")
 def _select(input: Any, dim: int, index: Any) -> Any:
     return _getitem(input, (slice(None),) * (dim % input.ndim) + (index,))
-
-
-@register("index_select", "take", "gather")
-def _gather(input: Any, *args: Any) -> NoReturn:
-    unsupported("gather", "indexing: t[i, j]")
 
 
 # ---- arithmetic: torch's extra arguments, and its meaning on bools -------------------------------
@@ -183,20 +224,6 @@ def _fmod(input: Any, other: Any) -> Traced:
     return where(is_negative, apply("neg", rest), rest)
 
 
-@register("pow")
-def _pow(input: Any, exponent: Any) -> Traced:
-    base, power = as_node(input), as_node(exponent)
-    if F32 not in (base.dtype, power.dtype) and power.op == "const" and power.attr < 0:
-        raise OperandError(
-            where=locate.here(),
-            name="`**`",
-            operands="an integer and a negative integer",
-            expected="a float base, or an exponent of 0 or more",
-            rewrite="x.to(torch.float32) ** exponent",
-        )
-    return apply("pow", input, exponent)
-
-
 def _rounding(name: str) -> Handler:
     def handler(input: Any) -> Traced:  # integers are whole already
         return apply(name, input) if dtype_of(input) is F32 else Traced(as_node(input))
@@ -204,9 +231,8 @@ def _rounding(name: str) -> Handler:
     return handler
 
 
-for _name in ("floor", "ceil", "trunc"):
-    FUNCTIONS[_name] = _rounding(_name)
-FUNCTIONS["fix"] = FUNCTIONS["trunc"]
+for _names in (("floor",), ("ceil",), ("trunc", "fix")):
+    register(*_names)(_rounding(_names[0]))
 
 
 @register("round")
@@ -268,10 +294,11 @@ def _truth_reduction(name: str) -> Handler:
     return lambda input, dim=None, keepdim=False: _reduction(name, cast(input, BOOL), dim, keepdim)
 
 
-FUNCTIONS["any"], FUNCTIONS["all"] = _truth_reduction("any"), _truth_reduction("all")
+register("any")(_truth_reduction("any"))
+register("all")(_truth_reduction("all"))
 
 
-def _extreme(reduction: str, pairwise: str) -> tuple[Handler, Handler]:
+def _extreme(reduction: str, pairwise: str) -> None:
     def amax(input: Any, dim: Any = None, keepdim: bool = False) -> Traced:
         return _reduction(reduction, input, dim, keepdim)
 
@@ -282,11 +309,12 @@ def _extreme(reduction: str, pairwise: str) -> tuple[Handler, Handler]:
             unsupported(pairwise + " with dim", f"x.{reduction}(-1)")
         return apply(pairwise, input, other)
 
-    return amax, max_
+    register(reduction)(amax)
+    register(pairwise)(max_)
 
 
-FUNCTIONS["amax"], FUNCTIONS["max"] = _extreme("amax", "max")
-FUNCTIONS["amin"], FUNCTIONS["min"] = _extreme("amin", "min")
+_extreme("amax", "max")
+_extreme("amin", "min")
 
 
 # ---- selection -----------------------------------------------------------------------------------
@@ -294,11 +322,8 @@ FUNCTIONS["amin"], FUNCTIONS["min"] = _extreme("amin", "min")
 
 @register("clamp", "clip")
 def _clamp(input: Any, min: Any = None, max: Any = None) -> Traced:
-    # by `where`, since torch's derivative is 1 on the bounds; max wins where min > max
-    x = Traced(as_node(input))
-    if min is not None:
-        x = where(apply("lt", x, min), min, x)
-    return x if max is None else where(apply("gt", x, max), max, x)
+    bounds = (None if bound is None else as_node(bound) for bound in (min, max))
+    return Traced(build(composed.clamp, as_node(input), *bounds))
 
 
 @register("clamp_min")
@@ -339,7 +364,7 @@ def _nan_to_num(input: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = No
 
 @register("isnan")
 def _isnan(input: Any) -> Traced:
-    return apply("ne", input, input)
+    return Traced(build(composed.isnan, as_node(input)))
 
 
 @register("isinf")
@@ -372,7 +397,7 @@ def _logical(name: str) -> Handler:
 
 
 for _name in ("and", "or", "xor"):
-    FUNCTIONS[f"logical_{_name}"] = _logical(_name)
+    register(f"logical_{_name}")(_logical(_name))
 
 
 # ---- the names of Python's operators, by which torch calls them --------------------------------
@@ -382,11 +407,23 @@ def _swapped(handler: Handler) -> Handler:
     return lambda input, other: handler(other, input)
 
 
+OPERATIONS: Final[dict[str, Handler]] = {
+    name: FUNCTIONS[torch_name]
+    for name, torch_name in {
+        "floordiv": "floor_divide", "mod": "remainder", "and": "bitwise_and", "or": "bitwise_or",
+        "xor": "bitwise_xor", "not": "bitwise_not", "shl": "bitwise_left_shift",
+        "shr": "bitwise_right_shift",
+        **{n: n for n in ("add", "sub", "mul", "div", "pow", "matmul", "neg", "pos", "abs")},
+        **{n: n for n in ("eq", "ne", "lt", "le", "gt", "ge")},
+    }.items()
+}  # fmt: skip
+"""Name of an op that has an operator -> what the operator does to operands of which some are
+traced."""
+
 _PYTHON_NAMES: Final = {
     "truediv": "div", "lshift": "shl", "rshift": "shr", "invert": "not",
-    **{n: n for n in ("add", "sub", "mul", "div", "mod", "floordiv", "pow", "matmul")},
-    **{n: n for n in ("and", "or", "xor", "eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs")},
+    **{name: name for name in OPERATIONS if name not in ("shl", "shr", "not")},
 }  # fmt: skip
 for _python, _name in _PYTHON_NAMES.items():
-    FUNCTIONS[f"__{_python}__"] = FUNCTIONS[_name]
-    FUNCTIONS[f"__r{_python}__"] = _swapped(FUNCTIONS[_name])
+    register(f"__{_python}__")(OPERATIONS[_name])
+    register(f"__r{_python}__")(_swapped(OPERATIONS[_name]))

@@ -26,6 +26,7 @@ import torch
 
 from flexfa4.counters import count
 from flexfa4.errors import (
+    ArgumentError,
     ArityError,
     CaptureError,
     NotAFunctionError,
@@ -218,8 +219,8 @@ def _trace(mod: Any, kind: Kind) -> _Entry:
     random_state = torch.get_rng_state()
     before, hosts.ACTIVE.session = hosts.ACTIVE.session, session
     try:
-        with Interception(), Net():
-            result = contract.called(function, arguments)
+        with Interception(), Net(kind):
+            result = contract.called(mod, kind, function, arguments)
         root = contract.result_node(mod, kind, result)
         if not torch.equal(torch.get_rng_state(), random_state):
             raise UnsupportedFunctionError(
@@ -386,9 +387,11 @@ def trace(fn: Any, kind: Kind | None = None) -> Mod:
             decides, 5 for a score mod and 4 for a mask.
 
     Raises:
+        ArgumentError: `kind` is neither "score" nor "mask".
         ArityError: the parameters decide for neither.
         TraceError: the mod uses something that has no meaning for one score.
     """
+    contract.check_kind(kind)
     mod = fn if isinstance(fn, Mod) else _text_mod(fn) if isinstance(fn, str) else None
     if mod is None:
         mod = _FunctionMod(fn, kind or contract.kind_of(fn))
@@ -400,13 +403,24 @@ def parse(text: str, /, **bindings: Any) -> Mod:
     """Read a mod from text, such as ``parse("q >= kv and q - kv <= w", w=1024)``.
 
     Args:
-        text: the text form, see `text.parse_graph`.
+        text: the text form, see `text.printing`.
         bindings: the captured values by name: tensors, ints, floats, bools.
 
     Raises:
+        ArgumentError: `text` is no str.
         TextError: the text cannot be read, or the bindings do not fit it.
+        OperandError: dtypes do not go together, or integers have no result, such as ``q // 0``.
     """
     from flexfa4.frontend.pipeline import optimise
-    from flexfa4.frontend.text.printing import bind_values, parse_graph
+    from flexfa4.frontend.text.printing import bind_values, check_integers, parse_graph
 
-    return _TextMod(bind_values(optimise(parse_graph(text, bindings).graph), bindings))
+    if not isinstance(text, str):
+        raise ArgumentError(
+            name="text",
+            found_value=describe(text),
+            expected="a str, such as 'q >= kv'",
+            rewrite="flexfa4.trace(function) for a function, bytes.decode() for bytes",
+        )
+    graph = parse_graph(text, bindings).graph
+    check_integers(graph, bindings)
+    return _TextMod(bind_values(optimise(graph), bindings))

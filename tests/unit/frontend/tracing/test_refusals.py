@@ -62,7 +62,7 @@ SCORES = {
     "numpy_absolute": "return score - np.abs(q_idx - kv_idx)",
     "numpy_where": "return np.where(q_idx > kv_idx, score, 0)",
     "numpy_of_learned": "return score * np.sum(learned)",
-    "format": 'return score + len(f"{q_idx:>5}")',
+    "format": 'text = f"{q_idx:>5}"\n    return score',
     "recursion": "return score_mod(score, b, h, q_idx, kv_idx)",
     "big_integer": "return score + (q_idx - big)",
     "big_literal": "return score + (q_idx - 10**400)",
