@@ -88,11 +88,11 @@ def _forward_tile(
             acc = torch.bmm(weights, values)
             continue
         if rescale is not None:
-            acc.view(*lanes.shape[:3], -1).mul_(rescale)
+            acc.view(*score.shape[:3], -1).mul_(rescale)
         acc.baddbmm_(weights, values)
     assert acc is not None
     divisor, base2_lse = softmax.finish(sink)
-    acc4 = acc.view(*lanes.shape[:3], -1)
+    acc4 = acc.view(out.shape)
     if out.dtype is call.dtype:
         torch.div(acc4, divisor, out=out)
     else:

@@ -97,18 +97,18 @@ def _attend(
         or request.needs_grad
         or (sink is not None and sink.requires_grad)
     ):
-        # autograd refuses to keep inference tensors, wanted or not: it gets copies that it may keep
-        q, k, v = (_keepable(t) for t in (q, k, v))
-        sink = None if sink is None else _keepable(sink)
-        tensors = tuple([_keepable(t) for t in tensors])
-        found = _Attention.apply(request, q, k, v, sink, *tensors)  # type: ignore[no-untyped-call]
+        inputs = (q, k, v, sink, *tensors)
+        if any([t is not None and t.is_inference() for t in inputs]):
+            inputs = tuple([_keepable(t) for t in inputs])
+        found = _Attention.apply(request, *inputs)  # type: ignore[no-untyped-call]
         return found if request.return_lse else (found, None)
     out, lse = forward(_call(request, q, k, v, tensors), sink)
     return out, lse.mul_(LN2) if request.return_lse else None
 
 
-def _keepable(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.clone() if tensor.is_inference() else tensor
+def _keepable(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """Return what autograd accepts to keep: a copy of an inference tensor."""
+    return tensor.clone() if tensor is not None and tensor.is_inference() else tensor
 
 
 def _call(

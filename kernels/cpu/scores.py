@@ -97,6 +97,8 @@ def part(
 ) -> torch.Tensor:
     """Return a range of batches, heads and rows of ``(B, H, L, ...)``."""
     # Each narrow costs a microsecond, which is much for a short sequence: only where it cuts.
+    if x.shape[:3] == (b[1] - b[0], h[1] - h[0], rows[1] - rows[0]):
+        return x
     for axis, (start, stop) in enumerate((b, h, rows)):
         if stop - start != x.shape[axis]:
             x = x.narrow(axis, start, stop - start)
@@ -202,9 +204,8 @@ def _mask_lanes(blocks: Blocks, lanes: Lanes) -> Lanes:
 
     A mask made for one batch or one head serves all of them.
     """
-    batches, heads = blocks.kinds.shape[:2]
-    b = lanes.b if batches > 1 else (0, 1)
-    h = lanes.h if heads > 1 else (0, 1)
+    b = lanes.b if blocks.size.b > 1 else (0, 1)
+    h = lanes.h if blocks.size.h > 1 else (0, 1)
     return lanes if (b, h) == (lanes.b, lanes.h) else Lanes(b, h, lanes.q, lanes.kv)
 
 
