@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from flexfa4.block_mask import BlockMask, tensor_identity
-from flexfa4.errors import ArgumentError
 from flexfa4.frontend.analysis import facts
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.blocks import EMPTY, FULL, PARTIAL
 from flexfa4.frontend.tracing import trace
+from flexfa4.frontend.tracing.contract import check_kind
 from flexfa4.kernels.cpu.describe import describe_mask, describe_score
 
 Row = tuple[str, str]
@@ -76,13 +76,7 @@ def explain(mod: Any, *, kind: Literal["score", "mask"] | None = None) -> Explan
         ArgumentError: `kind` is neither "score" nor "mask".
         TraceError, TextError: the mod cannot be traced or read.
     """
-    if kind not in (None, "score", "mask"):
-        raise ArgumentError(
-            name="kind",
-            found_value=repr(kind),
-            expected='"score", "mask" or None',
-            rewrite="kind=None",
-        )
+    check_kind(kind)
     function = mod.mask if isinstance(mod, BlockMask) else mod
     traced = trace.trace(function, "mask" if isinstance(mod, BlockMask) else kind)
     bound, again = traced.bind(), traced.bind()
