@@ -1,11 +1,9 @@
-"""The case table and the dense reference that every tier of tests, and the benchmarks, share.
+"""The dense reference and the budget that an implementation must keep.
 
-`CASES` names attention variants as users write them.  `dense_reference` computes one in fp64 by
-calling the user's own functions on index tensors and building the whole score matrix: it shares
-nothing with tracing, analysis or kernels, so it can find fault with all of them.  `compare` holds
-an implementation against it, within a budget taken from eager torch's own error.
-
-Not for production use: everything here is quadratic in memory.
+`dense_reference` computes attention in fp64 by calling the user's own functions on index tensors
+and building the whole score matrix: it shares nothing with tracing, analysis or kernels, so it can
+find fault with all of them.  `compare` holds an implementation against it, within a budget taken
+from eager torch's own error.
 """
 
 from __future__ import annotations
@@ -13,226 +11,12 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
 
 import torch
 
 import flexfa4
-from flexfa4.variants import Alibi, Document, PrefixLM, SlidingWindow, Softcap, alibi, causal
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of a case.
-
-    Attributes:
-        batch, heads, kv_heads, q_len, kv_len: as in `flexfa4.attention`.
-        dim, value_dim: head dimensions of query and key, and of value.
-        kv_batch: batch of key and value, None for `batch`.
-    """
-
-    batch: int = 2
-    heads: int = 4
-    kv_heads: int = 2
-    q_len: int = 67
-    kv_len: int = 83
-    dim: int = 16
-    value_dim: int = 16
-    kv_batch: int | None = None
-
-
-@dataclass(frozen=True)
-class Mods:
-    """The mods of a case, made for given sizes.
-
-    Attributes:
-        score_mod, mask: what the user passes (None: absent).
-        learned: captured tensors that require gradients, in the order in which tests compare them.
-        eager_score_mod, eager_mask: the same on index tensors, where the user's form cannot be
-            called eagerly (text, or symbols such as ``flexfa4.num_heads``).
-    """
-
-    score_mod: Any = None
-    mask: Any = None
-    learned: tuple[torch.Tensor, ...] = ()
-    eager_score_mod: Callable[..., Any] | None = None
-    eager_mask: Callable[..., Any] | None = None
-
-
-@dataclass(frozen=True)
-class Draw:
-    """Where a case takes its captured tensors from: the same values in any dtype."""
-
-    generator: torch.Generator
-    dtype: torch.dtype = torch.float32
-
-    def learned(self, *shape: int) -> torch.Tensor:
-        """Return a normally distributed tensor that requires gradients."""
-        return torch.randn(shape, generator=self.generator).to(self.dtype).requires_grad_()
-
-    def fixed(self, *shape: int) -> torch.Tensor:
-        """Return a uniformly distributed tensor."""
-        return torch.rand(shape, generator=self.generator).to(self.dtype)
-
-    def integers(self, low: int, high: int, *shape: int) -> torch.Tensor:
-        """Return integers, `high` excluded."""
-        return torch.randint(low, high, shape, generator=self.generator)
-
-
-Factory = Callable[[Sizes, Draw], Mods]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One row of the case table.
-
-    Attributes:
-        name: identifies it in test ids and tables.
-        make: builds the mods for given sizes.
-    """
-
-    name: str
-    make: Factory
-
-
-def _learned_slopes(s: Sizes, d: Draw) -> Mods:
-    slopes = d.learned(s.heads)
-
-    def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return score - slopes[h].abs() * (q_idx - kv_idx).abs()
-
-    return Mods(score_mod, learned=(slopes,))
-
-
-def _relative_bias(s: Sizes, d: Draw) -> Mods:
-    table = d.learned(s.heads, s.q_len + s.kv_len)
-    offset = s.kv_len
-
-    def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return score + table[h, q_idx - kv_idx + offset]
-
-    return Mods(score_mod, causal, (table,))
-
-
-def _pair_bias(s: Sizes, d: Draw) -> Mods:
-    bias = d.learned(s.batch, s.heads, s.q_len, s.kv_len)
-    return Mods(lambda score, b, h, q_idx, kv_idx: score + bias[b, h, q_idx, kv_idx], None, (bias,))
-
-
-def _shared_bias(s: Sizes, d: Draw) -> Mods:
-    bias = d.learned(max(s.q_len, s.kv_len))
-    return Mods(
-        lambda score, b, h, q_idx, kv_idx: score + bias[q_idx] + bias[kv_idx], None, (bias,)
-    )
-
-
-def _learned_temperature(s: Sizes, d: Draw) -> Mods:
-    t = d.learned()
-    return Mods(lambda score, b, h, q_idx, kv_idx: score * t + t, causal, (t,))
-
-
-def _head_gate(s: Sizes, d: Draw) -> Mods:
-    gate = d.learned(s.batch, s.heads, s.q_len)
-
-    def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return torch.where(q_idx == kv_idx, score, score * torch.sigmoid(gate[b, h, q_idx]))
-
-    return Mods(score_mod, None, (gate,))
-
-
-def _rotary_part(s: Sizes, d: Draw) -> Mods:
-    q_rope = d.learned(s.batch, s.heads, s.q_len, 4)
-    k_rope = d.learned(s.batch, s.kv_heads, s.kv_len, 4)
-    group = s.heads // s.kv_heads
-
-    def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return score + 0.5 * (q_rope[b, h, q_idx] * k_rope[b, h // group, kv_idx]).sum(-1)
-
-    return Mods(score_mod, causal, (q_rope, k_rope))
-
-
-def _document(s: Sizes, d: Draw) -> Mods:
-    ids = d.integers(0, 4, s.batch, max(s.q_len, s.kv_len))
-    return Mods(None, Document(ids) & causal)
-
-
-def _sorted_documents(s: Sizes, d: Draw) -> Mods:
-    length = max(s.q_len, s.kv_len)
-    ids = d.integers(0, 4, length).sort().values
-    return Mods(Alibi(s.heads), Document(ids) & SlidingWindow(32))
-
-
-def _window_by_head(s: Sizes, d: Draw) -> Mods:
-    window = d.integers(1, 40, s.heads)
-    return Mods(None, lambda b, h, q_idx, kv_idx: (q_idx - kv_idx).abs() < window[h])
-
-
-def _bottom_right(s: Sizes, d: Draw) -> Mods:
-    return Mods(
-        None,
-        lambda b, h, q_idx, kv_idx: kv_idx - q_idx <= flexfa4.kv_len - flexfa4.q_len,
-        eager_mask=lambda b, h, q_idx, kv_idx: kv_idx - q_idx <= s.kv_len - s.q_len,
-    )
-
-
-def _default_alibi(s: Sizes, d: Draw) -> Mods:
-    return Mods(alibi, causal, eager_score_mod=Alibi(s.heads))
-
-
-def _text(s: Sizes, d: Draw) -> Mods:
-    slope = d.fixed(s.heads)
-    return Mods(
-        flexfa4.parse("score + slope[h] * (kv - q)", slope=slope),
-        "q >= kv and q - kv <= 24",
-        eager_score_mod=lambda score, b, h, q, kv: score + slope[h] * (kv - q),
-        eager_mask=lambda b, h, q, kv: (q >= kv) & (q - kv <= 24),
-    )
-
-
-def _score_free(s: Sizes, d: Draw) -> Mods:
-    bias = d.learned(s.heads, s.kv_len)
-    return Mods(lambda score, b, h, q_idx, kv_idx: bias[h, kv_idx], causal, (bias,))
-
-
-def _masked_by_score(s: Sizes, d: Draw) -> Mods:
-    def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return torch.where((q_idx + kv_idx) % 3 == 0, -math.inf, score)
-
-    return Mods(score_mod)
-
-
-def _nothing_visible(s: Sizes, d: Draw) -> Mods:
-    return Mods(None, lambda b, h, q_idx, kv_idx: (q_idx >= 40) & (q_idx >= kv_idx))
-
-
-CASES: Final[tuple[Case, ...]] = (
-    Case("dense", lambda s, d: Mods()),
-    Case("causal", lambda s, d: Mods(None, causal)),
-    Case("sliding_window", lambda s, d: Mods(None, SlidingWindow(17))),
-    Case("prefix_lm", lambda s, d: Mods(None, PrefixLM(23))),
-    Case("document", _document),
-    Case("alibi", lambda s, d: Mods(Alibi(s.heads), causal)),
-    Case("softcap", lambda s, d: Mods(Softcap(2.0), causal)),
-    Case("default_alibi", _default_alibi),
-    Case("packed_alibi_window", _sorted_documents),
-    Case("learned_slopes", _learned_slopes),
-    Case("relative_bias", _relative_bias),
-    Case("pair_bias", _pair_bias),
-    Case("shared_bias", _shared_bias),
-    Case("learned_temperature", _learned_temperature),
-    Case("head_gate", _head_gate),
-    Case("rotary_part", _rotary_part),
-    Case("window_by_head", _window_by_head),
-    Case("bottom_right_causal", _bottom_right),
-    Case("text", _text),
-    Case("score_free", _score_free),
-    Case("masked_by_score", _masked_by_score),
-    Case("rows_without_keys", _nothing_visible),
-)
-
-
-# ---- inputs and reference ------------------------------------------------------------------------
+from flexfa4.testing.case import Case, Draw, Mods, Sizes
 
 
 @dataclass(frozen=True)
@@ -382,7 +166,7 @@ class Trial:
     """
 
     case: Case
-    sizes: Sizes = Sizes()
+    sizes: Sizes = field(default_factory=Sizes)
     dtype: torch.dtype = torch.float32
     sink: bool = False
     seed: int = 0
