@@ -7,13 +7,14 @@ log2, because ``exp2`` is what both the GPU's MUFU and torch's vectorised CPU ke
 
 Scores that are known to be small need no maximum at all: `BoundedSoftmax`.
 
-This is the torch form.  It does not mask (a masked score arrives as -inf) and does not multiply
-matrices.
+This is the torch form.  It does not know masks, but has them applied where that is cheapest
+(`Hide`), and does not multiply matrices.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -26,6 +27,9 @@ LOG2E: Final = math.log2(math.e)
 # of them stay far from fp32's overflow at 2^128, and 2^-80 times a value far from its underflow.
 BOUNDED_SCORE: Final = 80.0
 
+
+Hide = Callable[[torch.Tensor, float], None]
+"""``hide(x, value)`` sets the masked lanes of ``x (..., rows, keys)`` to a value, -inf or 0."""
 
 _LARGEST: Final = {dtype: torch.finfo(dtype).max for dtype in (torch.float32, torch.float64)}
 
@@ -45,18 +49,21 @@ class OnlineSoftmax:
         self.l: torch.Tensor | None = None
 
     def update(
-        self, scores: torch.Tensor, shift: torch.Tensor | None = None
+        self, scores: torch.Tensor, shift: torch.Tensor | None = None, hide: Hide | None = None
     ) -> torch.Tensor | None:
         """Replace `scores` by their unnormalised probabilities and take them into the state.
 
         Args:
             scores: ``(..., rows, keys)``, base 2; overwritten with ``2^(scores + shift - m)``.
             shift: ``(..., rows, 1)``: a term of each row that was left out of `scores`.
+            hide: masks them; None where all are visible, or the masked ones are -inf already.
 
         Returns:
             The factor ``(..., rows, 1)`` by which earlier results must be multiplied; None on the
             first update.
         """
+        if hide is not None:
+            hide(scores, -math.inf)
         top = scores.amax(-1, keepdim=True)
         if shift is not None:
             # the term of a row with nothing visible may be anything: NaN, inf
@@ -105,8 +112,9 @@ class OnlineSoftmax:
 class BoundedSoftmax:
     """Softmax without a maximum, for scores within `BOUNDED_SCORE` or -inf.
 
-    Used as `OnlineSoftmax` is.  It saves two passes over the scores and all rescaling.  Whoever
-    uses it must have proved the bound.
+    Used as `OnlineSoftmax` is.  It saves two passes over the scores and all rescaling, and half of
+    the masking: a masked lane need not be -inf before, only zero after.  Whoever uses it must have
+    proved the bound for all lanes.
 
     Attributes:
         l: sum of ``2^s`` over the scores so far, ``(..., rows, 1)``.
@@ -117,11 +125,16 @@ class BoundedSoftmax:
     def __init__(self) -> None:
         self.l: torch.Tensor | None = None
 
-    def update(self, scores: torch.Tensor, shift: torch.Tensor | None = None) -> None:
+    def update(
+        self, scores: torch.Tensor, shift: torch.Tensor | None = None, hide: Hide | None = None
+    ) -> None:
         """Replace `scores` by ``2^scores`` and take them into the sum; earlier results stay."""
         if shift is not None:
             scores.add_(shift)
-        total = scores.exp2_().sum(-1, keepdim=True)
+        scores.exp2_()
+        if hide is not None:
+            hide(scores, 0.0)
+        total = scores.sum(-1, keepdim=True)
         self.l = total if self.l is None else self.l.add_(total)
 
     def finish(self, sink: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:

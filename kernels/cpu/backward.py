@@ -164,10 +164,11 @@ def _backward_run(
         derived = plan.backward.run(call.values, lanes, score, visible)
         if plan.form.core is not None:
             score = derived[0].expand(score.shape).contiguous()
-    score, shift = tiles.finish_scores(call, score, lanes, rows.factors.outer, visible)
+            tiles.to_base2(score, rows.factors.outer)
+    shift = tiles.add_bias(call, score, lanes, visible)
     score.sub_(rows.lse if shift is None else rows.lse - shift).exp2_()
     if run.partial:
-        tiles.mask_run(call, score, lanes, run, fill_minus_inf=False)
+        tiles.mask_run(call, lanes, run, score, 0.0)
     packed = (rows.queries.shape[0], rows.queries.shape[1], run.stop - run.start)
 
     probability = score.view(packed)
@@ -185,7 +186,7 @@ def _backward_run(
         if rows.factors.outer is not None:
             grad.mul_(rows.factors.outer)
         if run.partial:  # 0 * inf: the derivative of a masked lane may be anything
-            tiles.mask_run(call, grad, lanes, run, fill_minus_inf=False)
+            tiles.mask_run(call, lanes, run, grad, 0.0)
     grad_q.baddbmm_(grad_score, keys)
     _add_product(grads.k[_key_slice(chunk, run, call.k)], grad_score.transpose(1, 2), rows.queries)
 
@@ -235,7 +236,7 @@ def _captured(
 def _zero_masked(call: Call, share: torch.Tensor, lanes: Lanes, run: Run) -> None:
     """Set masked lanes of a capture's share to zero: its factor may be NaN or infinite there."""
     if share.dim() == 4:
-        tiles.mask_run(call, share, lanes, run, fill_minus_inf=False)
+        tiles.mask_run(call, lanes, run, share, 0.0)
         return
     for start, stop in run.partial:
         keep, _ = tiles.mask_bits(call, Lanes(lanes.b, lanes.h, lanes.q, (start, stop)))

@@ -5,12 +5,15 @@ Inside the backend the log-sum-exp is in base 2, as the scores are; `function` c
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import Any
 
 import torch
 
 from flexfa4.frontend.evaluate import Lanes
 from flexfa4.kernels.cpu import scores as tiles
+from flexfa4.kernels.cpu.lowering import Core
 from flexfa4.kernels.cpu.schedule import Chunk, scratch_size
 from flexfa4.kernels.cpu.scores import Call
 from flexfa4.primitives.block_runs import QueryTile
@@ -67,7 +70,9 @@ def _forward_tile(
         _fill_lse(lse, sink)
         return
     factors = tiles.row_factors(call, chunk, tile)
-    queries = tiles.query_rows(call, chunk, tile, factors.query)
+    core = _fast_core(call, factors.outer)
+    factor = factors.query if core is None else factors.query * core.prescale
+    queries = tiles.query_rows(call, chunk, tile, factor)
     softmax = BoundedSoftmax() if call.bounded else OnlineSoftmax()
     acc: torch.Tensor | None = None
     for run in tile.runs:
@@ -75,13 +80,15 @@ def _forward_tile(
         keys = tiles.key_rows(call.k, call, chunk, run)
         score = tiles.raw_scores(call, chunk, queries, keys, scratch)
         visible = tiles.visible_lanes(call, lanes, run)
-        if call.plan.core is not None:
+        if core is not None:
+            core.run(score, LOG2E if factors.outer is None else factors.outer * LOG2E)
+        elif call.plan.core is not None:
             (cored,) = call.plan.core.run(call.values, lanes, score, visible)
             score = cored.expand(score.shape).contiguous()
-        score, shift = tiles.finish_scores(call, score, lanes, factors.outer, visible)
-        if run.partial:
-            tiles.mask_run(call, score, lanes, run, fill_minus_inf=True)
-        rescale = softmax.update(score, shift)
+            tiles.to_base2(score, factors.outer)
+        shift = tiles.add_bias(call, score, lanes, visible)
+        hide = functools.partial(tiles.mask_run, call, lanes, run) if run.partial else None
+        rescale = softmax.update(score, shift, hide)
         values = tiles.key_rows(call.v, call, chunk, run)
         weights = score.view(queries.shape[0], queries.shape[1], -1)
         if acc is None:
@@ -98,3 +105,11 @@ def _forward_tile(
     else:
         out.copy_(acc4.div_(divisor))
     lse.copy_(base2_lse.squeeze(-1))
+
+
+def _fast_core(call: Call, outer: Any) -> Core | None:
+    """Return the core to use in place of the plan's program, where it is right."""
+    core = call.plan.fast_core
+    usable = core is not None and call.fast_core and call.dtype is torch.float32
+    factor = LOG2E if outer is None else outer * LOG2E
+    return core if usable and core is not None and core.takes(factor) else None

@@ -18,7 +18,12 @@ from flexfa4.frontend.sizes import Sizes
 from flexfa4.kernels.cpu.backward import Saved, backward
 from flexfa4.kernels.cpu.forward import forward
 from flexfa4.kernels.cpu.plan import plan_for
-from flexfa4.kernels.cpu.proofs import factors_finite, scores_bounded
+from flexfa4.kernels.cpu.proofs import (
+    core_within,
+    factors_finite,
+    largest_score,
+    scores_bounded,
+)
 from flexfa4.kernels.cpu.schedule import (
     SCORES_AT_ONCE,
     SCORES_AT_ONCE_WITH_CORE,
@@ -132,6 +137,7 @@ def _call(
         scores_at_once=request.scores_at_once
         or (SCORES_AT_ONCE if plan.form.core is None else SCORES_AT_ONCE_WITH_CORE),
     )
+    largest = largest_score(q, k, request.scale)
     return Call(
         q=q,
         k=k,
@@ -141,7 +147,8 @@ def _call(
         values=_values(score, given, q, sizes, tensors),
         blocks=blocks,
         chunks=dense_schedule(problem) if blocks is None else mask_schedule(problem, blocks),
-        bounded=scores_bounded(given, q, k, request.scale),
+        bounded=scores_bounded(given, largest),
+        fast_core=given is not None and core_within(given, plan, largest),
     )
 
 

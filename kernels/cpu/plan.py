@@ -14,7 +14,7 @@ from flexfa4.frontend.analysis.shifts import shift_invariant
 from flexfa4.frontend.derivative import derivatives
 from flexfa4.frontend.evaluate import Program
 from flexfa4.frontend.ir import Buffer, Graph, Node, input_, make_graph
-from flexfa4.kernels.cpu.lowering import LOWERINGS
+from flexfa4.kernels.cpu.lowering import CORES, LOWERINGS, Core
 from flexfa4.kernels.cpu.score_form import ScoreForm, score_form
 
 
@@ -41,6 +41,7 @@ class CpuPlan:
         form: how the score mod is split around the product.
         row: gives (inner, outer) for the rows of a tile; None where both are absent.
         core: gives ``core(inner * score)``.
+        fast_core: gives ``outer * core(inner * score)`` in the forward pass, where it may be used.
         bias: gives the bias, or its two factors.
         mask: gives the mask.
         mask_follows_diagonal: the mask is shift invariant.
@@ -52,6 +53,7 @@ class CpuPlan:
     form: ScoreForm
     row: Program | None
     core: Program | None
+    fast_core: Core | None
     bias: Program | None
     mask: Program | None
     mask_follows_diagonal: bool
@@ -98,6 +100,7 @@ def plan_for(
         form=form,
         row=_program(form.inner, form.outer),
         core=_program(form.core, owns_score=True),
+        fast_core=None if form.core is None else CORES.get(form.core),
         bias=_program(*(form.factors or (form.bias,))),
         mask=_program(mask.root if mask is not None else None),
         mask_follows_diagonal=mask is not None and shift_invariant(mask.root),

@@ -15,7 +15,7 @@ import torch
 from flexfa4.frontend.analysis.bounds import Premises, bound, unproved_loads
 from flexfa4.frontend.analysis.intervals import Interval
 from flexfa4.frontend.ir import Node, topological
-from flexfa4.kernels.cpu.plan import plan_for
+from flexfa4.kernels.cpu.plan import CpuPlan, plan_for
 from flexfa4.primitives.online_softmax import BOUNDED_SCORE, LN2
 
 # Below this many scores, a bound costs more than it saves.
@@ -39,19 +39,48 @@ def factors_finite(given: Premises) -> bool:
     )
 
 
-def scores_bounded(given: Premises | None, q: torch.Tensor, k: torch.Tensor, scale: float) -> bool:
-    """Return whether every score after the mod is proved to be within `BOUNDED_SCORE` in base 2.
+def largest_score(q: torch.Tensor, k: torch.Tensor, scale: float) -> float:
+    """Return a bound of the scaled scores' magnitude; infinity where none is worth its cost.
 
-    The scaled score is at most ``|scale| * max |q| * max |k|`` (Cauchy and Schwarz); the mod's
-    interval follows from that.  NaN and infinite inputs prove nothing.
+    It is ``|scale| * max |q| * max |k|`` (Cauchy and Schwarz).  NaN and infinite inputs prove
+    nothing.
     """
     lanes = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
     if lanes < _WORTH_A_BOUND or q.device.type != "cpu":  # elsewhere reading a value waits for it
-        return False
+        return math.inf
     norms = (float(torch.linalg.vector_norm(t.detach(), dim=-1).amax()) for t in (q, k))
     largest = math.prod(norms) * abs(scale) * _NORM_SLACK
-    if given is None:
-        return largest / LN2 <= BOUNDED_SCORE
+    return math.inf if math.isnan(largest) else largest
+
+
+def scores_bounded(given: Premises | None, largest: float) -> bool:
+    """Return whether every score after the mod is proved to be within `BOUNDED_SCORE` in base 2.
+
+    Args:
+        given: of the score mod, or None.
+        largest: a bound of the scaled scores' magnitude.
+    """
+    if given is not None:
+        largest = _magnitude(given, given.graph.root, largest)
+    return largest / LN2 <= BOUNDED_SCORE
+
+
+def core_within(given: Premises, plan: CpuPlan, largest: float) -> bool:
+    """Return whether `plan.fast_core` is proved to be right for all scores of a call.
+
+    Args:
+        given: of the score mod.
+        plan: its plan.
+        largest: a bound of the scaled scores' magnitude.
+    """
+    if plan.fast_core is None:
+        return False
+    inner = 1.0 if plan.form.inner is None else _magnitude(given, plan.form.inner, largest)
+    return inner * largest <= plan.fast_core.reach
+
+
+def _magnitude(given: Premises, node: Node, largest: float) -> float:
+    """Return a bound of the magnitude of a node's values."""
     domain = given.domain()
     score = Interval(-largest, largest) if math.isfinite(largest) else None
 
@@ -59,5 +88,5 @@ def scores_bounded(given: Premises | None, q: torch.Tensor, k: torch.Tensor, sca
         is_score = node.op == "input" and node.attr == "score"
         return score if is_score else domain.leaf(node)
 
-    found = bound(given.graph.root, leaf)
-    return max(abs(found.lo), abs(found.hi)) / LN2 <= BOUNDED_SCORE
+    found = bound(node, leaf)
+    return max(abs(found.lo), abs(found.hi))

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from flexfa4.kernels.cpu.lowering import LOWERINGS, tanh
+from flexfa4.kernels.cpu.lowering import CORES, LOWERINGS, tanh
 
 SIZE = 1 << 19  # more than one piece
 
@@ -48,3 +48,21 @@ def test_lowered_functions_write_where_they_are_told(size: int, dtype: torch.dty
 def test_a_strided_operand_is_left_to_torch() -> None:
     x = torch.randn(SIZE, 2)[:, 0]
     assert torch.equal(tanh(x), torch.tanh(x))
+
+
+@pytest.mark.parametrize("factor", [50.0, -2.5, 1e-14, 1e20])
+@pytest.mark.parametrize("scale", [1e-15, 1e-4, 0.03, 0.5, 3.0, 20.0])
+def test_a_core_takes_its_factors_along_within_four_ulp(scale: float, factor: float) -> None:
+    uniform = torch.rand(SIZE, generator=torch.Generator().manual_seed(0)) * 2.0 - 1.0
+    for node, core in CORES.items():
+        x = uniform * scale
+        assert float(x.abs().max()) <= core.reach
+        exact = getattr(torch, node.op)(x.double()) * factor
+        found = x * core.prescale
+        core.run(found, factor)
+        assert ulps(found, exact) <= 4.0
+
+
+@pytest.mark.parametrize("factor", [0.0, 1e-16, math.inf, math.nan, torch.tensor(2.0), 3])
+def test_a_core_refuses_factors_without_a_reciprocal(factor: object) -> None:
+    assert not any(core.takes(factor) for core in CORES.values())

@@ -11,7 +11,8 @@ import torch
 import flexfa4
 from flexfa4.frontend.analysis.bounds import Premises, premises
 from flexfa4.frontend.sizes import Sizes as CallSizes
-from flexfa4.kernels.cpu.proofs import scores_bounded
+from flexfa4.kernels.cpu.plan import plan_for
+from flexfa4.kernels.cpu.proofs import core_within, largest_score, scores_bounded
 from flexfa4.primitives.online_softmax import BOUNDED_SCORE, LN2, BoundedSoftmax
 from flexfa4.testing import Case, Mods, Sizes, Trial, excess
 from flexfa4.variants import Alibi, Softcap, causal
@@ -34,21 +35,23 @@ def with_norm(norm: float) -> torch.Tensor:
 @pytest.mark.parametrize(("norm", "expected"), [(7.0, True), (7.6, False), (math.nan, False)])
 def test_the_bound_is_the_product_of_the_norms(norm: float, expected: bool) -> None:
     x = with_norm(norm)  # 7^2 < 80 ln 2 / 1.05 < 7.6^2
-    assert scores_bounded(None, x, x, 1.0) is expected
-    assert scores_bounded(None, x, x, -1.0) is expected
-    assert scores_bounded(None, x, x * 1e6, 1e-6) is expected
+    assert scores_bounded(None, largest_score(x, x, 1.0)) is expected
+    assert scores_bounded(None, largest_score(x, x, -1.0)) is expected
+    assert scores_bounded(None, largest_score(x, x * 1e6, 1e-6)) is expected
 
 
 def test_an_infinite_input_proves_nothing() -> None:
     x = with_norm(1.0)
     y = x.clone()
     y[0, 0, 5, 3] = math.inf
-    assert not scores_bounded(None, x, y, 1.0) and not scores_bounded(None, y, x, 0.0)
+    assert not scores_bounded(None, largest_score(x, y, 1.0)) and not scores_bounded(
+        None, largest_score(y, x, 0.0)
+    )
 
 
 def test_a_small_call_does_not_look_for_a_bound() -> None:
     x = with_norm(1.0)[:, :, :512]
-    assert not scores_bounded(None, x, x, 1.0)
+    assert not scores_bounded(None, largest_score(x, x, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -65,14 +68,36 @@ def test_a_small_call_does_not_look_for_a_bound() -> None:
 )
 def test_a_mod_is_bounded_by_its_interval(mod: Any, expected: bool) -> None:
     x = with_norm(3.0)
-    assert scores_bounded(given(mod), x, x, 1.0) is expected
+    assert scores_bounded(given(mod), largest_score(x, x, 1.0)) is expected
 
 
 def test_a_bounding_mod_needs_no_bound_of_its_inputs() -> None:
     x = with_norm(1e20)
-    assert not scores_bounded(None, x, x, 1.0)
-    assert scores_bounded(given(Softcap(50.0)), x, x, 1.0)
-    assert not scores_bounded(given(Softcap(60.0)), x, x, 1.0)  # 60 / ln 2 > 80
+    assert not scores_bounded(None, largest_score(x, x, 1.0))
+    assert scores_bounded(given(Softcap(50.0)), largest_score(x, x, 1.0))
+    assert not scores_bounded(given(Softcap(60.0)), largest_score(x, x, 1.0))  # 60 / ln 2 > 80
+
+
+def test_a_fast_core_is_used_only_within_its_reach() -> None:
+    of_cap = given(Softcap(2.0))
+    plan = plan_for(of_cap.graph, None, frozenset())
+    assert plan.fast_core is not None
+    reach = 2.0 * plan.fast_core.reach  # of the score, which is divided by the cap
+    assert core_within(of_cap, plan, 0.99 * reach) and not core_within(of_cap, plan, 1.01 * reach)
+    assert not core_within(of_cap, plan, math.inf)
+    halved = given(lambda score, b, h, q, kv: score * 0.5)
+    assert not core_within(halved, plan_for(halved.graph, None, frozenset()), 1.0)
+
+
+@pytest.mark.parametrize("inputs_norm", [3.0, 40.0])
+def test_scores_on_both_sides_of_the_reach_of_a_fast_core_are_within_the_budget(
+    inputs_norm: float,
+) -> None:
+    x = with_norm(inputs_norm)
+    out = flexfa4.attention(x, x, x, score_mod=Softcap(2.0), scale=1.0)
+    exact = flexfa4.attention(*(x.double(),) * 3, score_mod=Softcap(2.0), scale=1.0)
+    plain = ((x @ x.mT / 2.0).tanh() * 2.0).softmax(-1) @ x
+    assert (out - exact).abs().max() <= 2 * (plain - exact).abs().max() + 1e-7 * inputs_norm
 
 
 @pytest.mark.parametrize("sink", [False, True])
@@ -107,7 +132,7 @@ def test_scores_at_the_bound_neither_overflow_nor_vanish() -> None:
     q = torch.full(SHAPE, largest / 4)
     k = q.clone()
     k[:, :, 1::2] *= -1  # scores alternate between both ends of the bound
-    assert scores_bounded(None, q, k, 1.0)
+    assert scores_bounded(None, largest_score(q, k, 1.0))
     v = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0))
     out, lse = flexfa4.attention(q, k, v, scale=1.0, return_lse=True)
     assert isinstance(out, torch.Tensor)
