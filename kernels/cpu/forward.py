@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,10 +31,14 @@ def forward(call: Call, sink: torch.Tensor | None) -> tuple[torch.Tensor, torch.
     Returns:
         out ``(B, Hq, Lq, Dv)`` in q's dtype and lse ``(B, Hq, Lq)``, base 2, in the score dtype.
     """
+    base2_sink = None if sink is None else (sink.to(call.dtype) * LOG2E)[:, None, None]
+    if _one_rectangle(call.chunks):  # a short sequence: nothing to cut, gather or keep room for
+        (chunk,) = call.chunks
+        tile = _tile(call, chunk, chunk.tiles[0], base2_sink)
+        return tile.out().to(call.q.dtype), tile.lse
     batch, heads, q_len, _ = call.q.shape
     out = call.q.new_empty(batch, heads, q_len, call.v.shape[-1])
     lse = call.q.new_empty(batch, heads, q_len, dtype=call.dtype)
-    base2_sink = None if sink is None else (sink.to(call.dtype) * LOG2E)[:, None, None]
     if not call.chunks:  # no keys, or nothing to do
         out.zero_()
         _fill_lse(lse, base2_sink)
@@ -42,8 +47,18 @@ def forward(call: Call, sink: torch.Tensor | None) -> tuple[torch.Tensor, torch.
     for chunk in call.chunks:
         chunk_sink = None if base2_sink is None else base2_sink[chunk.h[0] : chunk.h[1]]
         for tile in chunk.tiles:
-            _forward_tile(call, chunk, tile, chunk_sink, scratch, (out, lse))
+            part = [tiles.part(x, chunk.b, chunk.h, (tile.start, tile.stop)) for x in (out, lse)]
+            if tile.runs:
+                _tile(call, chunk, tile, chunk_sink, scratch).write(*part)
+            else:
+                part[0].zero_()
+                _fill_lse(part[1], chunk_sink)
     return out, lse
+
+
+def _one_rectangle(chunks: tuple[Chunk, ...]) -> bool:
+    """Whether one run of keys for one tile of queries is the whole call."""
+    return len(chunks) == 1 and len(chunks[0].tiles) == 1 and len(chunks[0].tiles[0].runs) == 1
 
 
 def _fill_lse(lse: torch.Tensor, sink: torch.Tensor | None) -> None:
@@ -54,21 +69,42 @@ def _fill_lse(lse: torch.Tensor, sink: torch.Tensor | None) -> None:
         lse.copy_(sink[..., 0])
 
 
-def _forward_tile(
+@dataclass(frozen=True, eq=False)
+class _Tile:
+    """The results of one query tile.
+
+    Attributes:
+        acc: values weighted by unnormalised probabilities, ``(b, heads, rows, Dv)``.
+        divisor: what makes averages of them, ``(b, heads, rows, 1)``.
+        lse: ``(b, heads, rows)``, base 2.
+    """
+
+    acc: torch.Tensor
+    divisor: torch.Tensor
+    lse: torch.Tensor
+
+    def out(self) -> torch.Tensor:
+        """Return the tile of out, in the score dtype."""
+        return self.acc / self.divisor
+
+    def write(self, out: torch.Tensor, lse: torch.Tensor) -> None:
+        """Write the results to their places."""
+        if out.dtype is self.acc.dtype:
+            torch.div(self.acc, self.divisor, out=out)
+        else:
+            out.copy_(self.acc.div_(self.divisor))
+        lse.copy_(self.lse)
+
+
+def _tile(
     call: Call,
     chunk: Chunk,
     tile: QueryTile,
     sink: torch.Tensor | None,
-    scratch: torch.Tensor,
-    results: tuple[torch.Tensor, torch.Tensor],
-) -> None:
-    """Fill one query tile of out and lse."""
+    scratch: torch.Tensor | None = None,
+) -> _Tile:
+    """Compute one query tile, which has runs."""
     rows = (tile.start, tile.stop)
-    out, lse = (tiles.part(x, chunk.b, chunk.h, rows) for x in results)
-    if not tile.runs:
-        out.zero_()
-        _fill_lse(lse, sink)
-        return
     factors = tiles.row_factors(call, chunk, tile)
     core = _fast_core(call, factors.outer)
     factor = factors.query if core is None else factors.query * core.prescale
@@ -98,13 +134,8 @@ def _forward_tile(
             acc.view(*score.shape[:3], -1).mul_(rescale)
         acc.baddbmm_(weights, values)
     assert acc is not None
-    divisor, base2_lse = softmax.finish(sink)
-    acc4 = acc.view(out.shape)
-    if out.dtype is call.dtype:
-        torch.div(acc4, divisor, out=out)
-    else:
-        out.copy_(acc4.div_(divisor))
-    lse.copy_(base2_lse.squeeze(-1))
+    divisor, lse = softmax.finish(sink)
+    return _Tile(acc.view(*lse.shape[:-1], acc.shape[-1]), divisor, lse.squeeze(-1))
 
 
 def _fast_core(call: Call, outer: Any) -> Core | None:

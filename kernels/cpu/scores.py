@@ -130,15 +130,20 @@ def key_rows(x: torch.Tensor, call: Call, chunk: Chunk, run: Run) -> torch.Tenso
 
 
 def raw_scores(
-    call: Call, chunk: Chunk, queries: torch.Tensor, keys: torch.Tensor, scratch: torch.Tensor
+    call: Call,
+    chunk: Chunk,
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    scratch: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Return ``queries . keys`` as ``(b, heads, rows, keys)`` in `scratch`."""
+    """Return ``queries . keys`` as ``(b, heads, rows, keys)`` in `scratch`, or in new memory."""
     n, packed, _ = queries.shape
     width = keys.shape[1]
-    size = n * packed * width
-    scores = (scratch if scratch.numel() == size else scratch[:size]).view(n, packed, width)
-    if call.plan.form.ignores_score:
-        scores.zero_()  # not 0 * (q . k), which is NaN for infinite q
+    scores = None if scratch is None else scratch[: n * packed * width].view(n, packed, width)
+    if call.plan.form.ignores_score:  # not 0 * (q . k), which is NaN for infinite q
+        scores = queries.new_zeros(n, packed, width) if scores is None else scores.zero_()
+    elif scores is None:
+        scores = torch.bmm(queries, keys.transpose(1, 2))
     else:
         torch.bmm(queries, keys.transpose(1, 2), out=scores)
     b, h = chunk.b[1] - chunk.b[0], chunk.h[1] - chunk.h[0]
