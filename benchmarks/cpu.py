@@ -9,7 +9,13 @@ each case in a fresh process), *latency* (a new variant, a repeated small call, 
 
 Peers and ours alternate within a repeat and the least time of each counts, so that a noisy machine
 disturbs both alike; only the ratios mean something.  The ratios of `TARGETS` and the limits
-are the project's aims, not promises: a row that is not met says where work is left.
+are the project's aims, not promises: a row that is not met says where work is left.  *bound* says
+how much could be left: what the two products, the exponentials and the row sums of the visible
+scores take by themselves, with torch's fastest kernels at the shape of our tiles.
+
+A compiled kernel of flex_attention has its number of threads written into it, and inductor's cache
+on disk does not tell numbers apart: a kernel that a process with one thread compiled stays at one
+thread, in half the speed here, for every later process.  So that cache is off.
 
 Any first call may hold a full collection of Python's garbage, tens of milliseconds with torch
 loaded, whatever is called: so the new variant's clock starts right after one.
@@ -131,6 +137,7 @@ def flex(setup: Setup, backward: bool) -> Callable[[], Any]:
         lambda b, h, i, j: setup.mask(b, h, i, j), None, None, S, S, device="cpu"
     )
     score_mod = setup.score_mod and (lambda s, b, h, i, j: setup.score_mod(s, b, h, i, j))
+    torch.compiler.config.force_disable_caches = True
     compiled = torch.compile(flex_attention)
 
     def call() -> Any:
@@ -174,6 +181,38 @@ def speed(repeats: int) -> list[dict[str, Any]]:
         mine, peer = min(times[0]), min(times[1])
         rows.append({**asdict(target), "ours_s": mine, "peer_s": peer, "measured": peer / mine})
     return rows
+
+
+def bound(speeds: list[dict[str, Any]], repeats: int) -> list[dict[str, Any]]:
+    """Measure the least time of a causal forward pass made of torch's kernels.
+
+    Args:
+        speeds: rows of `speed`, for the peers' times.
+        repeats: rounds of 20 of which the fastest counts.
+    """
+    rows, keys = 256, 512
+    q, k, v = (torch.randn(H, n, D) for n in (rows, keys, keys))
+    scores, out, sums = torch.empty(H, rows, keys), torch.zeros(H, rows, D), torch.empty(H, rows)
+    seconds = 0.0
+    for part in (
+        lambda: torch.bmm(q, k.mT, out=scores),
+        lambda: torch.exp2(scores, out=scores),
+        lambda: torch.sum(scores, -1, out=sums),
+        lambda: out.baddbmm_(scores, v),
+    ):
+        best = math.inf
+        for _ in range(20 * repeats):
+            scores.fill_(0.5)
+            start = time.perf_counter()
+            part()
+            best = min(best, time.perf_counter() - start)
+        seconds += best
+    least = seconds / scores.numel() * B * H * S * (S + 1) / 2
+    return [
+        {"setup": s["setup"], "peer": s["peer"], "least_s": least, "peer_s": s["peer_s"],
+         "best_ratio": s["peer_s"] / least}
+        for s in speeds if (s["setup"], s["what"]) == ("causal", "forward")
+    ]  # fmt: skip
 
 
 # ---- memory --------------------------------------------------------------------------------------
@@ -328,6 +367,14 @@ def show(results: dict[str, Any]) -> None:
                 f"{r['measured']:.2f}x", f"{r['ratio']:.1f}x", _met(r["measured"] >= r["ratio"]),
             )  # fmt: skip
         console.print(table)
+    if "bound" in results:
+        table = Table("case", "peer", "least s", "peer s", "largest possible ratio")
+        for r in results["bound"]:
+            table.add_row(
+                r["setup"], r["peer"], f"{r['least_s']:.3f}", f"{r['peer_s']:.3f}",
+                f"{r['best_ratio']:.2f}x",
+            )  # fmt: skip
+        console.print(table)
     if "memory" in results:
         table = Table("case", "what", "extra MiB", "limit", "met")
         for r in results["memory"]:
@@ -384,6 +431,7 @@ def main() -> None:
         results["memory"] = memory()
     if "speed" in parts:
         results["speed"] = speed(args.repeats)
+        results["bound"] = bound(results["speed"], args.repeats)
     show(results)
     if not args.only:
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
