@@ -26,6 +26,7 @@ LOG2E: Final = math.log2(math.e)
 # Scores of at most this magnitude (base 2) are exponentiated as they are: 2^80 and sums of billions
 # of them stay far from fp32's overflow at 2^128, and 2^-80 times a value far from its underflow.
 BOUNDED_SCORE: Final = 80.0
+_LEAST_SUM: Final = 2.0 ** (-BOUNDED_SCORE - 1)  # less than that of any row that sees something
 
 
 Hide = Callable[[torch.Tensor, float], None]
@@ -141,7 +142,7 @@ class BoundedSoftmax:
         """Close the rows; as `OnlineSoftmax.finish`."""
         assert self.l is not None
         lse = self.l.log2()
-        divisor = self.l + (self.l == 0)  # nothing visible: 0 / 1
+        divisor = self.l.clamp_min(_LEAST_SUM)  # nothing visible: 0 / anything
         if sink is not None:
             divisor = divisor.add_(sink.exp2())
             lse = torch.logaddexp2(lse, sink)
