@@ -8,11 +8,12 @@ from typing import Any, Final
 import torch
 
 import flexfa4
+from flexfa4.combine import ScoreMod
 from flexfa4.variants.parameters import require_whole
 
 
 @dataclass(frozen=True)
-class Alibi:
+class Alibi(ScoreMod):
     """Add ``slope * (kv - q)`` with ``slope = 2 ** (-8 * (h + 1) / num_heads)``.
 
     The bias is zero at the query's own position and falls towards earlier keys; a causal mask is

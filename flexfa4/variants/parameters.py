@@ -1,5 +1,7 @@
 """Checks of the variants' parameters, when a variant is made rather than when it runs.
 
+And how a mod reads a parameter that differs by batch entry, or that a default instance lacks.
+
 Only what every variant needs to say in the same words; a check that one variant alone needs stays
 beside it.
 """
@@ -9,27 +11,63 @@ from __future__ import annotations
 import math
 import numbers
 import operator
-from typing import SupportsFloat, SupportsIndex, cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, SupportsFloat, SupportsIndex, TypeVar, cast
 
 import torch
 
-from flexfa4.errors import ArgumentError
+from flexfa4.errors import ArgumentError, describe
+
+T = TypeVar("T")
 
 
-def require_whole(name: str, value: object, *, at_least: int) -> None:
+def require_whole(name: str, value: object, *, at_least: int | None) -> None:
     """Refuse what is not an int of at least `at_least` (True and False are not numbers here).
+
+    Args:
+        name: of the parameter, for the message.
+        value: what was passed.
+        at_least: the smallest int, None for any.
 
     Raises:
         ArgumentError: it is not.
     """
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or operator.index(cast(SupportsIndex, value)) < at_least:
+    low = -math.inf if at_least is None else at_least
+    if not _is_whole(value, low):
         raise ArgumentError(
             name=name,
             found_value=repr(value),
-            expected=f"an int, at least {at_least}",
-            rewrite=f"pass a whole number such as {max(at_least, 1)}",
+            expected="an int" if at_least is None else f"an int, at least {at_least}",
+            rewrite=f"pass a whole number such as {max(low, 1)}",
         )
+
+
+def _is_whole(value: object, low: float) -> bool:
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    return whole and operator.index(cast(SupportsIndex, value)) >= low
+
+
+def require_wholes(name: str, values: object, *, at_least: int | None) -> None:
+    """Refuse what is not a list or another sequence of ints, each of at least `at_least`.
+
+    Args:
+        name: of the parameter, for the message, which adds the index of a wrong element.
+        values: what was passed.
+        at_least: the smallest int, None for any.
+
+    Raises:
+        ArgumentError: it is not.
+    """
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        raise ArgumentError(
+            name=name,
+            found_value=describe(values),
+            expected="a list of ints",
+            rewrite="pass a list such as [2, 4, 3]; of a tensor, tensor.tolist()",
+        )
+    for index, value in enumerate(values):
+        require_whole(f"{name}[{index}]", value, at_least=at_least)
 
 
 def require_positive(name: str, value: object) -> None:
@@ -52,20 +90,172 @@ def require_positive(name: str, value: object) -> None:
         )
 
 
+def require_sizes(name: str, value: object, *, axes: int | None = None, at_least: int = 1) -> None:
+    """Refuse what is not a tuple of ints, one for each axis, each of at least `at_least`.
+
+    Args:
+        name: of the parameter.
+        value: what was given.
+        axes: how many ints; None takes any number but zero.
+        at_least: the smallest of them that is allowed.
+
+    Raises:
+        ArgumentError: it is not.
+    """
+    sizes: tuple[object, ...] = value if isinstance(value, tuple) else ()
+    count = len(sizes)
+    if not count or axes not in (None, count) or not all(_is_whole(n, at_least) for n in sizes):
+        number = "one int for each axis" if axes is None else f"{axes} ints"
+        raise ArgumentError(
+            name=name,
+            found_value=repr(value),
+            expected=f"a tuple of {number}, each at least {at_least}",
+            rewrite=f"pass a tuple such as {(max(at_least, 1),) * (axes or 2)}",
+        )
+
+
 def require_index_tensor(name: str, value: object, *, dims: tuple[int, ...]) -> None:
     """Refuse what is not an integer tensor with one of these numbers of dimensions.
 
     Raises:
         ArgumentError: it is not.
     """
-    ranks = " or ".join(map(str, dims))
-    expected = f"an integer tensor with {ranks} dimension{'s' if dims != (1,) else ''}"
+    _require_tensor(name, value, _INTEGERS, dims)
+
+
+def require_bool_tensor(name: str, value: object, *, dims: tuple[int, ...]) -> None:
+    """Refuse what is not a tensor of bools with one of these numbers of dimensions.
+
+    Raises:
+        ArgumentError: it is not.
+    """
+    _require_tensor(name, value, _BOOLS, dims)
+
+
+def require_float_tensor(name: str, value: object, *shapes: tuple[int | str, ...]) -> torch.Tensor:
+    """Refuse what is not a tensor of real numbers of one of these shapes.
+
+    Args:
+        name: of the parameter, for the message.
+        value: what was passed.
+        shapes: a size, or the name of an axis of any size, for each axis: ``("buckets", "H")``.
+
+    Returns:
+        `value`.
+
+    Raises:
+        ArgumentError: it is not.
+    """
+    dims = tuple(map(len, shapes))
+    _require_tensor(name, value, _FLOATS, dims)
+    tensor = cast(torch.Tensor, value)
+    for shape in shapes:
+        if len(shape) == tensor.dim() and all(
+            isinstance(size, str) or size == found
+            for size, found in zip(shape, tensor.shape, strict=True)
+        ):
+            return tensor
+    words = " or ".join(
+        f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})" for shape in shapes
+    )
+    raise ArgumentError(
+        name=name,
+        found_value=f"a tensor of shape {tuple(tensor.shape)}",
+        expected=f"{_FLOATS.words} of shape {words}",
+        rewrite="make it of that shape",
+    )
+
+
+@dataclass(frozen=True)
+class _Elements:
+    """What the elements of a tensor must be: in words, a test of the dtype, and how to convert."""
+
+    words: str
+    holds: Callable[[torch.dtype], bool]
+    convert: str
+
+
+_INTEGERS: Final = _Elements(
+    "an integer tensor",
+    lambda d: not (d.is_floating_point or d.is_complex or d is torch.bool),
+    ".long()",
+)
+_BOOLS: Final = _Elements("a tensor of bools", lambda d: d is torch.bool, ".bool()")
+_FLOATS: Final = _Elements("a float tensor", lambda d: d.is_floating_point, ".float()")
+
+
+def _require_tensor(name: str, value: object, elements: _Elements, dims: tuple[int, ...]) -> None:
     if not isinstance(value, torch.Tensor):
         found, rewrite = repr(value), "wrap it: torch.tensor(...)"
-    elif value.is_floating_point() or value.is_complex() or value.dtype is torch.bool:
-        found, rewrite = f"a tensor of {value.dtype}", "convert it: .long()"
+    elif not elements.holds(value.dtype):
+        found, rewrite = f"a tensor of {value.dtype}", f"convert it: {elements.convert}"
     elif value.dim() not in dims:
         found, rewrite = f"a tensor of shape {tuple(value.shape)}", "reshape it"
     else:
         return
+    ranks = " or ".join(map(str, dims)) + f" dimension{'s' if dims != (1,) else ''}"
+    expected = f"{elements.words} with {ranks}"
     raise ArgumentError(name=name, found_value=found, expected=expected, rewrite=rewrite)
+
+
+def require_bool(name: str, value: object) -> None:
+    """Refuse what is not True or False.
+
+    Raises:
+        ArgumentError: it is not.
+    """
+    if not isinstance(value, bool):
+        raise ArgumentError(
+            name=name,
+            found_value=repr(value),
+            expected="True or False",
+            rewrite=f"pass {bool(value)}" if isinstance(value, int) else "pass True",
+        )
+
+
+def require_whole_or_per_batch(name: str, value: object, *, at_least: int | None) -> None:
+    """Refuse what is neither an int of at least `at_least` nor an integer tensor () or (B,).
+
+    The elements of a tensor are not read: they may change from call to call.
+
+    Args:
+        name: of the parameter, for the message.
+        value: what was passed.
+        at_least: the smallest int, None for any.
+
+    Raises:
+        ArgumentError: it is neither.
+    """
+    if isinstance(value, torch.Tensor):
+        require_index_tensor(name, value, dims=(0, 1))
+    else:
+        require_whole(name, value, at_least=at_least)
+
+
+def of_batch(value: int | torch.Tensor, b: Any) -> Any:
+    """Return the value of batch entry `b` of a parameter that is an int, or of shape () or (B,)."""
+    return element(value, b) if isinstance(value, torch.Tensor) else value
+
+
+def element(table: torch.Tensor, outer: Any, *index: Any) -> Any:
+    """Return ``table[outer, *index]``, or ``table[index]`` of a table without the outer axis.
+
+    All indices at once, so that they broadcast where they are tensors.
+    """
+    return table[(outer, *index)] if table.dim() > len(index) else table[index]
+
+
+def shared(index: Any, size: Any) -> Any:
+    """Return `index` along an axis of `size`; 0 where an axis of one serves all indices."""
+    return 0 if size == 1 else index
+
+
+def given(name: str, value: T | None, *, expected: str, rewrite: str) -> T:
+    """Return a parameter that a default instance does not have.
+
+    Raises:
+        ArgumentError: it is None.
+    """
+    if value is None:
+        raise ArgumentError(name=name, found_value="None", expected=expected, rewrite=rewrite)
+    return value

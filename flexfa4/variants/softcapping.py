@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import torch
 
+from flexfa4.combine import ScoreMod
 from flexfa4.variants.parameters import require_positive
 
 
 @dataclass(frozen=True)
-class Softcap:
+class Softcap(ScoreMod):
     """Return ``cap * tanh(score / cap)``, which lies between -cap and cap.
 
     Scores much smaller than the cap stay almost as they are.  Changing the cap neither traces nor

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from flexfa4.errors import OperandError
 from flexfa4.frontend import ir
 from flexfa4.frontend.ir import BOOL, F32, I32, DType
+from flexfa4.frontend.tracing import locate
 from flexfa4.frontend.tracing.proxies import Operators, Traced, as_node, dtype_class, refuse_number
 from flexfa4.frontend.tracing.torch_table import (
     FUNCTIONS,
@@ -49,6 +51,21 @@ for _dtype, _names in {
 @register("clone", "contiguous", "squeeze", "cpu", "cuda", "flatten", "ravel", "conj", "real")
 def _identity(input: Any, *args: Any, **kwargs: Any) -> Traced:
     return Traced(as_node(input))
+
+
+@register("unsqueeze")
+def _unsqueeze(input: Any, dim: Any) -> Traced:
+    node = as_node(input)
+    if node.length is not None or dim not in (0, -1):
+        kind = "a number" if node.length is None else f"a vector of {node.length}"
+        raise OperandError(
+            where=locate.here(),
+            name="`unsqueeze`",
+            operands=f"{kind}, with dim={dim!r}",
+            expected="a number, with dim=-1: a value of the mod has one axis at most",
+            rewrite="the value itself: numbers and vectors of one length go together",
+        )
+    return Traced(node)  # goes with vectors as an axis of one element does
 
 
 @register("detach")
