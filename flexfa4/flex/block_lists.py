@@ -1,0 +1,246 @@
+"""The lists of blocks that FlexAttention's `BlockMask` is made of, and the table they stand for.
+
+A list pair says for each row of blocks how many blocks it has (`num`, int32 ``(B, H, rows)``) and
+which (`indices`, int32 ``(B, H, rows, width)``; what follows the counted ones means nothing).  A
+table of kinds says the same densely: int8 ``(B, H, rows, columns)`` of EMPTY, PARTIAL and FULL, as
+everywhere else in FlexFA4.
+
+This module converts between the two and refuses lists that stand for no table.  It knows nothing of
+mask functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from flexfa4.errors import BlockListError, describe
+from flexfa4.frontend.blocks import EMPTY, FULL, PARTIAL, block_count
+
+_INTEGERS: Final = (torch.int32, torch.int64)
+
+
+def ordered(dense: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the list pair of a bool table ``(B, H, rows, columns)``.
+
+    Each row lists its blocks in ascending order, and after them those that it has not.
+    """
+    counts = dense.sum(-1).to(torch.int32)
+    order = torch.argsort(dense.to(torch.int8), dim=-1, descending=True, stable=True)
+    return counts.contiguous(), order.to(torch.int32).contiguous()
+
+
+def marked(num: torch.Tensor, indices: torch.Tensor, columns: int) -> torch.Tensor:
+    """Return the bool table ``(B, H, rows, columns)`` of a list pair that has been checked."""
+    width = indices.shape[-1]
+    counted = torch.arange(width, device=indices.device) < num[..., None]
+    target = torch.where(counted, indices, columns).long()  # one column more, for the others
+    table = torch.zeros(*num.shape, columns + 1, dtype=torch.bool, device=indices.device)
+    return table.scatter_(-1, target, True)[..., :columns]
+
+
+def kinds_of(partial: torch.Tensor, full: torch.Tensor | None) -> torch.Tensor:
+    """Return the table of kinds of two bool tables."""
+    kinds = partial.to(torch.int8) * PARTIAL
+    return kinds if full is None else kinds.masked_fill_(full, FULL)
+
+
+def stated_kinds(mask: Any) -> torch.Tensor:
+    """Return the table of kinds of a block mask's lists without a look at their values.
+
+    Args:
+        mask: a block mask, ours or torch's.
+    """
+    columns = block_count(mask.seq_lengths[1], mask.BLOCK_SIZE[1])
+    partial = marked(mask.kv_num_blocks, mask.kv_indices, columns)
+    if mask.full_kv_num_blocks is None:
+        return kinds_of(partial, None)
+    return kinds_of(partial, marked(mask.full_kv_num_blocks, mask.full_kv_indices, columns))
+
+
+def readable(tensor: Any) -> bool:
+    """Return whether a tensor has values to look at: not on meta, nor in a graph of torch's."""
+    if torch.compiler.is_dynamo_compiling() or isinstance(tensor, FakeTensor):
+        return False
+    return not getattr(tensor, "is_meta", False)
+
+
+def split(kinds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the bool tables of the partial and of the full blocks."""
+    return kinds == PARTIAL, kinds == FULL
+
+
+def lists_by(kinds: torch.Tensor, *, full: bool) -> tuple[torch.Tensor | None, ...]:
+    """Return the lists of the rows of a table: partial pair, full pair (None without `full`)."""
+    if not full:
+        return (*ordered(kinds != EMPTY), None, None)
+    partial, whole = split(kinds)
+    return (*ordered(partial), *ordered(whole))
+
+
+def without_ragged_full(
+    kinds: torch.Tensor, lengths: tuple[int, int], block_size: tuple[int, int]
+) -> torch.Tensor:
+    """Return kinds as torch has them: a block that reaches beyond a length is never full."""
+    for axis, (length, size) in enumerate(zip(lengths, block_size, strict=True)):
+        if length % size:
+            blocks = torch.arange(kinds.shape[2 + axis], device=kinds.device)
+            last = (blocks == len(blocks) - 1).view(-1, *[1] * (1 - axis))
+            kinds = torch.where(last & (kinds == FULL), PARTIAL, kinds)
+    return kinds
+
+
+@dataclass(frozen=True)
+class ListPair:
+    """A list pair as a user gave it.
+
+    Attributes:
+        names: what its two tensors are called, for messages.
+        num, indices: as in the module's docstring.
+    """
+
+    names: tuple[str, str]
+    num: Any
+    indices: Any
+
+    def table(self, rows: int, columns: int) -> torch.Tensor:
+        """Return its bool table ``(B, H, rows, columns)``.
+
+        Raises:
+            BlockListError: shapes, dtypes or devices do not fit; a count exceeds its list; an index
+                is outside the mask, or listed twice.
+        """
+        self._check_tensors()
+        if self.num.shape[2] != rows:
+            self._refuse(
+                f"{self.names[0]} has {self.num.shape[2]} rows of blocks, the lengths need {rows}",
+                f"{rows} rows: the length divided by the block size, rounded up",
+                "seq_lengths=(q_len, kv_len) and BLOCK_SIZE that fit the lists",
+            )
+        num, indices = self.num, self.indices
+        width = indices.shape[-1]
+        if bool(((num < 0) | (num > width)).any()):
+            self._refuse(
+                f"{self.names[0]} counts up to {int(num.max())} blocks in lists of {width}",
+                f"counts from 0 to {self.names[1]}.shape[-1]",
+                f"{self.names[0]}.clamp(0, {self.names[1]}.shape[-1]), or longer lists",
+            )
+        counted = torch.arange(width, device=indices.device) < num[..., None]
+        wrong = counted & ((indices < 0) | (indices >= columns))
+        if bool(wrong.any()):
+            self._refuse(
+                f"{self.names[1]} lists block {int(indices[wrong][0])} of {columns}",
+                f"blocks from 0 to {columns - 1} among the first {self.names[0]} of a row",
+                "seq_lengths that cover all listed blocks, or lists without that block",
+            )
+        table = marked(num, indices, columns)
+        if not torch.equal(table.sum(-1), num.long()):
+            self._refuse(
+                f"{self.names[1]} lists a block twice in one row",
+                "each block at most once in a row, for its keys count once",
+                "lists without duplicates, or smaller counts",
+            )
+        return table
+
+    def extent(self) -> tuple[int, int]:
+        """Return how many rows there are, and how wide the lists.
+
+        Raises:
+            BlockListError: these are no lists.
+        """
+        self._check_tensors()
+        return self.indices.shape[2], self.indices.shape[3]
+
+    def _check_tensors(self) -> None:
+        for name, tensor, rank in zip(self.names, (self.num, self.indices), (3, 4), strict=True):
+            if not isinstance(tensor, torch.Tensor) or tensor.dtype not in _INTEGERS:
+                found = f"{str(tensor.dtype)[6:]}" if hasattr(tensor, "dtype") else describe(tensor)
+                self._refuse(f"{name} is {found}", "an int32 tensor", f"{name}.to(torch.int32)")
+            if tensor.dim() != rank:
+                self._refuse(
+                    f"{name} has shape {tuple(tensor.shape)}",
+                    f"{rank} dimensions: batch, heads, rows of blocks"
+                    + (", blocks in a row" if rank == 4 else ""),
+                    f"{name}[None, None] for one batch and one head",
+                )
+        if self.num.shape != self.indices.shape[:3]:
+            self._refuse(
+                f"{self.names[0]} has shape {tuple(self.num.shape)}"
+                f" and {self.names[1]} {tuple(self.indices.shape)}",
+                "the same batch, heads and rows in both",
+                f"{self.names[0]} of shape {tuple(self.indices.shape[:3])}",
+            )
+        if self.num.device != self.indices.device:
+            self._refuse(
+                f"{self.names[0]} is on {self.num.device}, its lists on {self.indices.device}",
+                "one device for all lists",
+                f"{self.names[0]}.to({self.names[1]}.device)",
+            )
+
+    @staticmethod
+    def _refuse(problem: str, expected: str, rewrite: str) -> NoReturn:
+        raise BlockListError(problem=problem, expected=expected, rewrite=rewrite)
+
+
+def checked_kinds(
+    partial: ListPair, full: ListPair | None, rows: int, columns: int
+) -> torch.Tensor:
+    """Return the table of kinds of the lists of a mask.
+
+    Raises:
+        BlockListError: see `ListPair.table`; or a block is both partial and full, or the two pairs
+            have different shapes or devices.
+    """
+    table = partial.table(rows, columns)
+    if full is None:
+        return kinds_of(table, None)
+    if full.num is None or full.indices is None:
+        given, missing = full.names if full.indices is None else full.names[::-1]
+        ListPair._refuse(f"{given} was given without {missing}", "both", f"{missing}=...")
+    whole = full.table(rows, columns)
+    if whole.shape[:2] != table.shape[:2] or whole.device != table.device:
+        ListPair._refuse(
+            f"{partial.names[0]} has shape {tuple(partial.num.shape)} on {table.device},"
+            f" {full.names[0]} {tuple(full.num.shape)} on {whole.device}",
+            "lists of partial and of full blocks for the same batches and heads, on one device",
+            f"{full.names[0]}.expand_as({partial.names[0]})",
+        )
+    if bool((table & whole).any()):
+        ListPair._refuse(
+            f"a block is listed in {partial.names[1]} and in {full.names[1]}",
+            "each block in one of them: partial ones are masked by mask_mod, full ones are not",
+            f"{full.names[1]} without it, for mask_mod to apply",
+        )
+    return kinds_of(table, whole)
+
+
+def check_transposed(kinds: torch.Tensor, partial: ListPair, full: ListPair | None) -> None:
+    """Refuse lists by key blocks (``q_...``) that are not the transpose of those by query blocks.
+
+    Raises:
+        BlockListError: they differ, or are wrong by themselves.
+    """
+    rows, columns = kinds.shape[2], kinds.shape[3]
+    transposed = checked_kinds(partial, full, columns, rows).transpose(-2, -1)
+    if not torch.equal(transposed, kinds):
+        ListPair._refuse(
+            f"{partial.names[1]} and kv_indices list different blocks",
+            "the same blocks by row and by column",
+            "BlockMask.from_kv_blocks(...), which makes the lists by column",
+        )
+
+
+__all__ = [
+    "EMPTY",
+    "ListPair",
+    "check_transposed",
+    "checked_kinds",
+    "kinds_of",
+    "marked",
+    "ordered",
+    "split",
+    "without_ragged_full",
+]

@@ -1,0 +1,201 @@
+"""`create_block_mask` and `create_mask` with torch's parameters.
+
+The mask function is traced and its blocks are found by `flexfa4.create_block_mask`; this module
+gives the result torch's form: lists of blocks of any size.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from flexfa4 import block_mask as native_masks
+from flexfa4.checks import check_mod
+from flexfa4.errors import ArgumentError, MaskReadsBatchError
+from flexfa4.flex.block_lists import without_ragged_full
+from flexfa4.flex.block_mask import BlockMask, Layout, from_kinds
+from flexfa4.flex.masks import MaskFunction, callable_mask
+from flexfa4.flex.native_mask import Native
+from flexfa4.flex.sizes import BLOCK_SIZE as DEFAULT_BLOCK_SIZE
+from flexfa4.flex.sizes import block_size_pair, native_block_size
+from flexfa4.frontend.blocks import EMPTY
+from flexfa4.frontend.tracing.contract import kind_of
+from flexfa4.frontend.tracing.trace import Mod, resolve
+from flexfa4.mask_spec import reads
+from flexfa4.torch_op import ops
+from flexfa4.torch_op.arguments import float_tensor
+
+
+def create_block_mask(
+    mask_mod: MaskFunction,
+    B: int | None,
+    H: int | None,
+    Q_LEN: int,
+    KV_LEN: int,
+    device: Any = None,
+    BLOCK_SIZE: int | tuple[int, int] = DEFAULT_BLOCK_SIZE,
+    _compile: bool = False,
+    separate_full_blocks: bool = True,
+    compute_dq_write_order: bool = False,
+    dq_kv_order: bool = True,
+) -> BlockMask:
+    """Find the partial and full blocks of a mask.
+
+    Args:
+        mask_mod: ``mask_mod(b, h, q_idx, kv_idx) -> bool`` (True = attend), its text or a `Mod`.
+        B: number of batches; None if the mask does not read ``b``.
+        H: number of query heads; None if the mask does not read ``h``.
+        Q_LEN: number of queries.
+        KV_LEN: number of keys.
+        device: of the lists; None: where captured tensors live, else torch's current accelerator or
+            the CPU.
+        BLOCK_SIZE: queries and keys in a block, or one number for both: any positive numbers.
+        _compile: without effect, for the mask is always compiled.
+        separate_full_blocks: list full blocks apart from partial ones.
+        compute_dq_write_order: without effect, for gradients are deterministic always.
+        dq_kv_order: without effect, likewise.
+
+    Returns:
+        The block mask, with lists as torch makes them.
+
+    Raises:
+        ArgumentError: an argument is wrong by itself.
+        MaskReadsBatchError: the mask reads ``b`` or ``h`` and `B` or `H` is None.
+        DeviceError, OutOfRangeError, TraceError, TextError: see `flexfa4.create_block_mask`.
+    """
+    size = block_size_pair(BLOCK_SIZE)
+    wanted = MaskSizes(B, H, Q_LEN, KV_LEN)
+    native = _native(mask_mod, wanted, device, native_block_size(size))
+    kinds = native.kinds if native.block_size == size else _kinds_of(native, size)
+    kinds = kinds.expand(*native.shape[:2], -1, -1)
+    lengths = (native.q_len, native.kv_len)
+    made = from_kinds(
+        without_ragged_full(kinds, lengths, size).to(_lists_device(native, device)),
+        Layout(lengths, size, separate_full_blocks),
+        mask_mod,
+    )
+    made._native, made._origin = Native(native), native
+    return made
+
+
+def create_mask(
+    mod_fn: MaskFunction,
+    B: int | None,
+    H: int | None,
+    Q_LEN: int,
+    KV_LEN: int,
+    device: Any = None,
+) -> torch.Tensor:
+    """Return a mask as a tensor: ``Q_LEN * KV_LEN`` elements for each batch and head.
+
+    Args:
+        mod_fn: a mask function; or a score mod, whose mask is where it leaves a score of 0 above
+            minus infinity.  Texts and `Mod` too.
+        B: as in `create_block_mask`, like the others.
+        H: number of query heads, or None.
+        Q_LEN: number of queries.
+        KV_LEN: number of keys.
+        device: where the result lies.
+
+    Returns:
+        Bool ``(B, H, Q_LEN, KV_LEN)``, True = attend; 1 for a B or H of None.
+
+    Raises:
+        ArityError: `mod_fn` takes the parameters of neither kind of mod.
+        MaskReadsBatchError, DeviceError, OutOfRangeError, TraceError, TextError: as above.
+    """
+    mod = callable_mask(mod_fn)
+    kind = mod.kind if isinstance(mod, Mod) else kind_of(mod)
+    mask = _Kept(mod) if kind == "score" else mod
+    native = _native(
+        mask, MaskSizes(B, H, Q_LEN, KV_LEN), device, (DEFAULT_BLOCK_SIZE, DEFAULT_BLOCK_SIZE)
+    )
+    tokens = _kinds_of(native, (1, 1)) != EMPTY  # blocks of one score each
+    return tokens.expand(*native.shape).to(_lists_device(native, device))
+
+
+@dataclass(frozen=True)
+class MaskSizes:
+    """The sizes in torch's names; None where the mask is the same for all."""
+
+    B: int | None
+    H: int | None
+    Q_LEN: int
+    KV_LEN: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """The mask of a score mod: where it leaves a score of 0 above minus infinity."""
+
+    score_mod: MaskFunction
+
+    def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        zero = q_idx * 0.0  # a float of the kind of the index
+        return self.score_mod(zero, b, h, q_idx, kv_idx) != -math.inf
+
+
+def _native(
+    mask: Any, sizes: MaskSizes, device: Any, block_size: tuple[int, int]
+) -> native_masks.BlockMask:
+    """Return the block mask of FlexFA4, with errors in the names of this module."""
+    for name in ("Q_LEN", "KV_LEN"):
+        if getattr(sizes, name) is None:
+            source = "query" if name == "Q_LEN" else "key"
+            raise ArgumentError(
+                name=name,
+                found_value="None",
+                expected="an integer",
+                rewrite=f"{name}={source}.shape[2]",
+            )
+    if not torch.compiler.is_dynamo_compiling():
+        _check_reads(mask, sizes)
+    return native_masks.create_block_mask(
+        mask,
+        batch=sizes.B,
+        heads=sizes.H,
+        q_len=sizes.Q_LEN,
+        kv_len=sizes.KV_LEN,
+        device=device,
+        block_size=block_size,
+    )
+
+
+def _check_reads(mask: Any, sizes: MaskSizes) -> None:
+    """Refuse a mask that reads what was not given, in the names of this module."""
+    check_mod("mask_mod", mask, "mask")
+    read = reads(resolve(mask, "mask").graph)
+    rows = (("b", "B", sizes.B, "batch", 0), ("h", "H", sizes.H, "head", 1))
+    for letter, argument, given, what, axis in rows:
+        if letter in read and given is None:
+            raise MaskReadsBatchError(
+                name=letter,
+                argument=argument,
+                what=what,
+                rewrite=f"create_block_mask(mask_mod, {argument}=query.shape[{axis}], ...)",
+            )
+
+
+def _kinds_of(native: native_masks.BlockMask, size: tuple[int, int]) -> torch.Tensor:
+    """Return the kinds of blocks of any size."""
+    mask = native.captured
+    batch, heads = (1 if n is None else n for n in (native.batch, native.heads))
+    kinds: torch.Tensor = ops.block_kinds(
+        mask.text,
+        list(mask.tensors),
+        list(mask.ints),
+        float_tensor(mask.floats),
+        [batch, heads, native.q_len, native.kv_len],
+        list(size),
+        native.device,
+    )
+    return kinds
+
+
+def _lists_device(native: native_masks.BlockMask, device: Any) -> torch.device:
+    if device is not None or native.captures_tensors:
+        return native.device
+    return torch.accelerator.current_accelerator() or torch.device("cpu")

@@ -1,0 +1,52 @@
+"""Lengths and block sizes of a block mask: their checks, and the block size to compute with.
+
+Knows numbers only, neither lists nor masks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from flexfa4.errors import ArgumentError, describe
+
+BLOCK_SIZE: Final = 128
+_LARGEST_NATIVE: Final = 256  # kernels take at least one block at a time: larger ones only cost
+
+
+def native_block_size(size: tuple[int, int]) -> tuple[int, int]:
+    """Return the block size to compute with: the given one where kernels take it, else 128."""
+    q, kv = (n if n % 16 == 0 and n <= _LARGEST_NATIVE else BLOCK_SIZE for n in size)
+    return (q, kv)
+
+
+def block_size_pair(size: Any) -> tuple[int, int]:
+    """Return queries and keys in a block.
+
+    Raises:
+        ArgumentError: it is neither a positive integer nor a pair of them.
+    """
+    return _pair_of(
+        size if isinstance(size, (tuple, list)) else (size, size), "BLOCK_SIZE", 1, "128"
+    )
+
+
+def length_pair(lengths: Any) -> tuple[int, int]:
+    """Return the numbers of queries and keys.
+
+    Raises:
+        ArgumentError: it is no pair of integers.
+    """
+    return _pair_of(lengths, "seq_lengths", 0, "(query.shape[2], key.shape[2])")
+
+
+def _pair_of(given: Any, name: str, low: int, example: str) -> tuple[int, int]:
+    if isinstance(given, (tuple, list)) and len(given) == 2:
+        q, kv = given
+        if all(isinstance(n, int) and not isinstance(n, bool) and n >= low for n in (q, kv)):
+            return (q, kv)
+    raise ArgumentError(
+        name=name,
+        found_value=repr(given) if isinstance(given, (tuple, list)) else describe(given),
+        expected=f"a pair of integers, at least {low}: queries and keys",
+        rewrite=f"{name}={example}",
+    )
