@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flexfa4 import errors as errors
+    from flexfa4 import flex as flex
+    from flexfa4 import typing as typing
     from flexfa4 import variants as variants
     from flexfa4.api import Options, attention
     from flexfa4.block_mask import BlockMask, create_block_mask
-    from flexfa4.combine import MaskMod, mask
+    from flexfa4.combine import MaskMod, ScoreMod, compose, mask
     from flexfa4.counters import Stats, stats
     from flexfa4.errors import FlexFA4Error
     from flexfa4.frontend.tracing.proxies import kv_len, num_heads, num_kv_heads, q_len
     from flexfa4.frontend.tracing.trace import Mod, parse, trace
     from flexfa4.plotting import plot_mask
     from flexfa4.report import explain
+    from flexfa4.score_plots import plot_score_mod
 
 __version__ = "0.1.0"
 
@@ -32,8 +35,10 @@ __all__ = [
     "MaskMod",
     "Mod",
     "Options",
+    "ScoreMod",
     "Stats",
     "attention",
+    "compose",
     "create_block_mask",
     "explain",
     "kv_len",
@@ -42,6 +47,7 @@ __all__ = [
     "num_kv_heads",
     "parse",
     "plot_mask",
+    "plot_score_mod",
     "q_len",
     "stats",
     "trace",
@@ -53,8 +59,10 @@ _HOME = {
     "MaskMod": "combine",
     "Mod": "frontend.tracing.trace",
     "Options": "api",
+    "ScoreMod": "combine",
     "Stats": "counters",
     "attention": "api",
+    "compose": "combine",
     "create_block_mask": "block_mask",
     "explain": "report",
     "kv_len": "frontend.tracing.proxies",
@@ -63,13 +71,14 @@ _HOME = {
     "num_kv_heads": "frontend.tracing.proxies",
     "parse": "frontend.tracing.trace",
     "plot_mask": "plotting",
+    "plot_score_mod": "score_plots",
     "q_len": "frontend.tracing.proxies",
     "stats": "counters",
     "trace": "frontend.tracing.trace",
 }
 
 # Modules that users read names from: ``flexfa4.variants.causal``.
-_MODULES = frozenset(("errors", "variants"))
+_MODULES = frozenset(("errors", "flex", "typing", "variants"))
 
 
 def __getattr__(name: str) -> Any:

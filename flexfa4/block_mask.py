@@ -5,6 +5,10 @@ with what the forward pass saw, and it refuses to be used when the captures have
 Making one evaluates the mask strip by strip (`frontend.blocks`); using one is the kernels'
 business.
 
+Copies made by ``copy.deepcopy`` and pickle are snapshots for good: they hold the mask as text with
+the values of its captures (`frontend.text.snapshots`) and no function, so a block mask of a lambda
+can be sent to another process, too, and no change of the original's captures concerns a copy.
+
 A mask that `attention` gets as a function is made into a block mask once and kept, as long as what
 it captures can be seen to stay the same (`block_mask_for`).
 """
@@ -12,11 +16,10 @@ it captures can be seen to stay the same (`block_mask_for`).
 from __future__ import annotations
 
 import functools
-import operator
 import struct
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Final, NoReturn
 
 import torch
@@ -26,23 +29,38 @@ from flexfa4.counters import count
 from flexfa4.errors import (
     ArgumentError,
     BlockMaskMismatchError,
+    DamagedPickleError,
     DeviceError,
     MaskOutOfRangeError,
-    MaskReadsBatchError,
-    MaskReadsKeyHeadsError,
     OutOfRangeError,
     StaleBlockMaskError,
-    describe,
 )
-from flexfa4.frontend.analysis.bounds import premises, unproved_loads
 from flexfa4.frontend.binding import BoundGraph
-from flexfa4.frontend.blocks import EMPTY, Blocks, MaskSize, classify, mask_tile
+from flexfa4.frontend.blocks import EMPTY, FULL, Blocks, block_count, classify, mask_tile
 from flexfa4.frontend.evaluate import Program, Values
-from flexfa4.frontend.ir import Graph, topological
-from flexfa4.frontend.sizes import Sizes
-from flexfa4.frontend.tracing.trace import resolve
+from flexfa4.frontend.ir import Graph
+from flexfa4.frontend.text import snapshots
+from flexfa4.frontend.tracing.forms import MaskLike
+from flexfa4.frontend.tracing.trace import resolve, unpickled
+from flexfa4.mask_spec import (
+    BLOCK_SIZE,
+    GivenSizes,
+    Spec,
+    capture_device,
+    checked_device,
+    reads,
+)
+from flexfa4.torch_op.arguments import captured
+from flexfa4.torch_op.context import needs_op
 
-BLOCK_SIZE: Final = (128, 128)
+__all__ = [
+    "BLOCK_SIZE",
+    "BlockMask",
+    "GivenSizes",
+    "block_mask_for",
+    "create_block_mask",
+    "tensor_identity",
+]
 
 
 class _Moved(dict[torch.device, Blocks]):
@@ -52,14 +70,24 @@ class _Moved(dict[torch.device, Blocks]):
 class BlockMask:
     """A mask and the kinds of its blocks; made by `create_block_mask`.
 
+    ``copy.deepcopy`` and pickle give an equal block mask that is independent of the original's
+    captures: its `mask` is a `Mod` of the mask's text and copies of their values.  To read one with
+    ``torch.load``, allow it: ``torch.serialization.add_safe_globals([flexfa4.BlockMask])``.
+
     Attributes:
-        mask: the mask function or text it was made from.
+        mask: the mask function, text or `Mod` it was made from.
         batch, heads: None where the mask is the same for every batch or head.
         q_len, kv_len: lengths it was made for.
         block_size: queries and keys in a block.
+        captures_tensors: whether the mask reads captured tensors, which live on one device.
+        counts_heads: whether the mask reads ``flexfa4.num_heads``, so that it holds for that number
+            only.
+        captured: the mask as text with the values that it captured.
+        kinds: int8 ``(batch, heads, query blocks, key blocks)`` on the CPU, where batch and heads
+            are 1 if the mask does not tell them apart; not to be changed.
     """
 
-    def __init__(self, mask: Any, bound: BoundGraph, spec: _Spec, blocks: Blocks) -> None:
+    def __init__(self, mask: MaskLike, bound: BoundGraph, spec: Spec, blocks: Blocks) -> None:
         self.mask = mask
         self.batch = spec.sizes.batch
         self.heads = spec.sizes.heads
@@ -70,6 +98,11 @@ class BlockMask:
         self._bound = bound
         self._blocks = blocks
         self._identities = tuple(tensor_identity(t) for t in bound.tensors)
+        # plain attributes, not properties that ask the graph: torch.compile reads them
+        self.captures_tensors = bool(bound.tensors)
+        self.counts_heads = "num_heads" in reads(blocks.graph)
+        self.captured = captured(replace(bound, tensors=tuple(blocks.values.tensors.values())))
+        self.kinds = blocks.kinds
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -95,16 +128,6 @@ class BlockMask:
             values = replace(blocks.values, device=device)
             moved[device] = replace(blocks, values=values, caches={})
         return moved[device]
-
-    @property
-    def captures_tensors(self) -> bool:
-        """Whether the mask reads captured tensors, which live on one device."""
-        return bool(self._bound.tensors)
-
-    @property
-    def counts_heads(self) -> bool:
-        """Whether the mask reads ``flexfa4.num_heads``, so that it holds for that number only."""
-        return "num_heads" in reads(self._blocks.graph)
 
     @property
     def density(self) -> float:
@@ -190,17 +213,35 @@ class BlockMask:
         return all(_unchanged(k, t, counted=True) for k, t in zip(kept, tensors, strict=True))
 
     def _refuse_stale(self, name: str) -> NoReturn:
-        raise StaleBlockMaskError(name=name, rewrite=_call_text(self._spec))
+        raise StaleBlockMaskError(name=name, rewrite=self._spec.call_text())
 
     def call_for(self, batch: int, heads: int, q_len: int, kv_len: int) -> str:
         """Return the call that makes it again for other sizes, for messages."""
-        return _call_text(
-            self._spec,
+        return self._spec.call_text(
             batch=None if self.batch is None else batch,
             heads=None if self.heads is None else heads,
             q_len=q_len,
             kv_len=kv_len,
         )
+
+    def __copy__(self) -> BlockMask:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        values = self._blocks.values
+        kept = replace(self._bound, tensors=tuple(values.tensors.values()))
+        return {
+            "format": snapshots.FORMAT,
+            "mask": snapshots.state_of(kept),
+            "sizes": asdict(self._spec.sizes),
+            "block_size": self.block_size,
+            "device": str(self.device),
+            "kinds": self._blocks.kinds,
+        }
+
+    def __setstate__(self, state: Any) -> None:
+        with snapshots.reading("BlockMask", state):
+            self.__dict__.update(vars(_restored(state)))
 
     def __repr__(self) -> str:
         b, h, q, kv = self.shape
@@ -217,7 +258,7 @@ def _unchanged(kept: torch.Tensor, tensor: torch.Tensor, *, counted: bool) -> bo
     Where torch counts changes and says there were none, the content is compared all the same if
     that needs no transfer: changes through numpy or ``.data`` are not counted.
     """
-    if counted and tensor.device.type != "cpu":
+    if kept is tensor or (counted and tensor.device.type != "cpu"):
         return True
     if (kept.shape, kept.dtype, kept.device) != (tensor.shape, tensor.dtype, tensor.device):
         return False
@@ -232,42 +273,8 @@ def _number_key(number: int | float) -> Any:
     return number if isinstance(number, int) else struct.pack("<d", number)
 
 
-@dataclass(frozen=True)
-class GivenSizes:
-    """Batch, query heads, lengths and key heads of a call; None where they are not known."""
-
-    batch: int | None
-    heads: int | None
-    q_len: int
-    kv_len: int
-    kv_heads: int | None = None
-
-
-@dataclass(frozen=True)
-class _Spec:
-    """What a block mask is made for."""
-
-    sizes: GivenSizes
-    block_size: tuple[int, int]
-
-
-def _call_text(spec: _Spec, **changed: Any) -> str:
-    """Return the call that makes a block mask, for messages that tell users to write it."""
-    sizes = spec.sizes
-    given = {
-        "batch": sizes.batch,
-        "heads": sizes.heads,
-        "q_len": sizes.q_len,
-        "kv_len": sizes.kv_len,
-        "block_size": None if spec.block_size == BLOCK_SIZE else spec.block_size,
-        **changed,
-    }
-    arguments = [f"{name}={value}" for name, value in given.items() if value is not None]
-    return f"create_block_mask({', '.join(['mask', *arguments])})"
-
-
 def create_block_mask(
-    mask: Any,
+    mask: MaskLike,
     *,
     batch: int | None = None,
     heads: int | None = None,
@@ -299,153 +306,89 @@ def create_block_mask(
         OutOfRangeError: the mask reads a captured tensor outside its bounds.
         TraceError, TextError: the mask cannot be traced or read.
     """
-    sizes = GivenSizes(
-        None if batch is None else _checked_int("batch", batch, 0),
-        None if heads is None else _checked_int("heads", heads, 1),
-        _checked_int("q_len", q_len, 0),
-        _checked_int("kv_len", kv_len, 0),
-    )
-    spec = _Spec(sizes, _checked_block_size(block_size))
-    wanted = None if device is None else _checked_device(device)
+    if torch.compiler.is_dynamo_compiling():
+        from flexfa4.torch_op import compiled
+
+        return compiled.create_block_mask(mask, (batch, heads, q_len, kv_len), device, block_size)
+    spec = Spec.checked(GivenSizes(batch, heads, q_len, kv_len), block_size)
+    wanted = None if device is None else checked_device(device)
     check_mod("mask", mask, "mask")
     bound = resolve(mask, "mask")
-    _check_known(bound.graph, spec)
-    return _make(mask, bound, spec, _capture_device(bound, wanted))
+    spec.check_known(bound.graph)
+    where = capture_device(bound, wanted)
+    if needs_op(*bound.tensors):
+        from flexfa4.torch_op import deferred
+
+        return deferred.block_mask(mask, captured(bound), spec, where)
+    return _make(mask, bound, spec, where)
 
 
-@functools.lru_cache(maxsize=1024)
-def reads(graph: Graph) -> frozenset[str]:
-    """Return which of ``b``, ``h``, ``q``, ``kv`` and of the sizes of a call a graph reads."""
-    symbols = (node.attr for node in topological(graph.root) if node.op == "symbol")
-    return graph.root.depends.union(symbols)
-
-
-# What a mask may read -> the argument that must be given then; where users take arguments from.
-_NEEDS: Final = {"b": "batch", "h": "heads", "num_heads": "heads"}
-_SOURCES: Final = {
-    "batch": "query.shape[0]",
-    "heads": "query.shape[1]",
-    "q_len": "query.shape[2]",
-    "kv_len": "key.shape[2]",
-}
-
-
-def _check_known(graph: Graph, spec: _Spec) -> None:
-    """Refuse a mask that needs a batch or head count which was not given."""
-    read, sizes = reads(graph), spec.sizes
-    missing = {name: argument for name, argument in _NEEDS.items()
-               if name in read and getattr(sizes, argument) is None}  # fmt: skip
-    for name, argument in missing.items():
-        given = {needed: _SOURCES[needed] for needed in missing.values()}
-        raise MaskReadsBatchError(
-            name=name,
-            argument=argument,
-            what="batch" if argument == "batch" else "head",
-            rewrite=_call_text(spec, **given),
-        )
-    if sizes.kv_heads is None and "num_kv_heads" in read:
-        raise MaskReadsKeyHeadsError
-
-
-def _make(mask: Any, bound: BoundGraph, spec: _Spec, device: torch.device) -> BlockMask:
+def _make(mask: Any, bound: BoundGraph, spec: Spec, device: torch.device) -> BlockMask:
     """Classify the blocks of a resolved mask; arguments have been checked."""
+    copies = tuple([t.detach().clone() for t in bound.tensors])
+    values = spec.values(replace(bound, tensors=copies), device)
+    return _assembled(mask, bound, spec, values, _classified(bound, values, spec))
+
+
+def found_kinds(bound: BoundGraph, spec: Spec, device: torch.device) -> torch.Tensor:
+    """Return the kinds of the blocks of a resolved mask; arguments have been checked.
+
+    Returns:
+        int8 ``(batch, heads, query blocks, key blocks)`` on the CPU, where batch and heads are 1 if
+        the mask does not read them.
+    """
+    return _classified(bound, spec.values(bound, device), spec)
+
+
+def _classified(bound: BoundGraph, values: Values, spec: Spec) -> torch.Tensor:
     count("block_masks")
-    graph, sizes = bound.graph, spec.sizes
-    read = reads(graph)
-    # One batch or head stands for all where the mask does not tell them apart.
-    size = MaskSize(
-        _known(sizes.batch) if "b" in read else 1,
-        _known(sizes.heads) if "h" in read else 1,
-        sizes.q_len,
-        sizes.kv_len,
-    )
-    heads, kv_heads = _known(sizes.heads), _known(sizes.kv_heads)
-    known = Sizes(_known(sizes.batch), heads, kv_heads, sizes.q_len, sizes.kv_len)
-    copies = (t.detach().clone() for t in bound.tensors)
-    values = Values(
-        tensors=dict(zip(graph.buffers, copies, strict=True)),
-        scalars=dict(zip(graph.scalars, bound.scalars, strict=True)),
-        symbols=known.symbols(),
-        device=device,
-        unproved=unproved_loads(premises(bound, known)),
-    )
     try:
-        kinds = classify(graph, values, size, spec.block_size)
+        return classify(bound.graph, values, spec.space(bound.graph), spec.block_size)
     except OutOfRangeError as error:
-        raise MaskOutOfRangeError(**error.fields) from None
+        where = bound.places.where(error.load)
+        raise MaskOutOfRangeError(where=where, **error.fields) from None
+
+
+def _assembled(
+    mask: Any, bound: BoundGraph, spec: Spec, values: Values, kinds: torch.Tensor
+) -> BlockMask:
     # Every lane has been read once: from here on the loads are known to be in range.
     settled = replace(values, unproved=frozenset())
+    graph, size = bound.graph, spec.space(bound.graph)
     return BlockMask(mask, bound, spec, Blocks(graph, settled, size, spec.block_size, kinds))
 
 
-def _known(number: int | None) -> int:
-    """Return a count, 1 where it is not known (and, as has been checked, not read)."""
-    return 1 if number is None else number
-
-
-def _capture_device(bound: BoundGraph, device: torch.device | None) -> torch.device:
-    """Return the one device of the captures and of `device`, the CPU where there are none."""
-    wanted = device
-    for buffer, tensor in zip(bound.graph.buffers, bound.tensors, strict=True):
-        if wanted is None:
-            wanted = tensor.device
-        elif tensor.device != wanted:
-            raise DeviceError(
-                problem=f"captured tensor `{buffer.name}` is on {tensor.device},"
-                f" the mask on {wanted}",
-                expected="all captured tensors of a mask on one device",
-                rewrite=f"{buffer.name} = {buffer.name}.to({str(wanted)!r})",
-            )
-    if wanted is None:
-        return torch.device("cpu")
-    if wanted.type == "meta":
-        raise DeviceError(
-            problem="the mask is on meta, whose tensors hold no values",
-            expected="devices that compute, such as cpu",
-            rewrite='make it under torch.device("cpu"), captured tensors included',
-        )
-    return wanted
-
-
-def _checked_device(device: Any) -> torch.device:
-    """Return the device with its index, as tensors on it have it."""
+def _restored(state: dict[str, Any]) -> BlockMask:
+    """Return the block mask that `BlockMask.__getstate__` described; raises whatever fails."""
+    mask = unpickled(state["mask"])
+    bound = resolve(mask, "mask")
+    spec = Spec.checked(GivenSizes(**state["sizes"]), state["block_size"])
+    spec.check_known(bound.graph)
     try:
-        return torch.empty(0, device=device).device
-    except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
-        raise ArgumentError(
-            name="device",
-            found_value=f"{device!r}, which torch cannot use here",
-            expected="a device of this machine, or None for where the captured tensors live",
-            rewrite="device=None",
-        ) from error
+        device = capture_device(bound, None if bound.tensors else checked_device(state["device"]))
+    except ArgumentError:  # made on a device that this machine lacks; it serves any
+        device = torch.device("cpu")
+    values = spec.values(bound, device)
+    # Where the shapes alone do not prove that loads are in range, all of them are read once more.
+    kinds = (
+        _classified(bound, values, spec)
+        if values.unproved
+        else _checked_kinds(state["kinds"], bound.graph, spec)
+    )
+    return _assembled(mask, bound, spec, values, kinds)
 
 
-def _checked_int(name: str, value: Any, low: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = low - 1
-    if number < low or isinstance(value, bool):
-        raise ArgumentError(
-            name=name,
-            found_value=describe(value),
-            expected=f"an integer, at least {low}",
-            rewrite=f"{name}={_SOURCES[name]}",
+def _checked_kinds(kinds: torch.Tensor, graph: Graph, spec: Spec) -> torch.Tensor:
+    size = spec.space(graph)
+    blocks = map(block_count, (size.q_len, size.kv_len), spec.block_size)
+    shape = (size.b, size.h, *blocks)
+    is_table = kinds.dtype is torch.int8 and kinds.shape == shape
+    if not is_table or bool(((kinds < EMPTY) | (kinds > FULL)).any()):
+        raise DamagedPickleError(
+            what="BlockMask",
+            problem=f"its kinds of blocks are no table of shape {shape} of {EMPTY} to {FULL}",
         )
-    return number
-
-
-def _checked_block_size(value: Any) -> tuple[int, int]:
-    pair = value if isinstance(value, tuple) and len(value) == 2 else (value, value)
-    for size in pair:
-        if not isinstance(size, int) or isinstance(size, bool) or size < 16 or size % 16:
-            raise ArgumentError(
-                name="block_size",
-                found_value=describe(value),
-                expected="a multiple of 16, or a pair of them (queries, keys)",
-                rewrite="block_size=128",
-            )
-    return pair
+    return kinds.cpu()
 
 
 # ---- masks given to attention as functions -------------------------------------------------------
@@ -483,7 +426,13 @@ def block_mask_for(mask: Any, sizes: GivenSizes, device: torch.device) -> BlockM
         sizes: those of the call, all of them known.
         device: the call's.
     """
-    bound = resolve(mask, "mask")
+    return block_mask_of(mask, resolve(mask, "mask"), sizes, device)
+
+
+def block_mask_of(
+    mask: Any, bound: BoundGraph, sizes: GivenSizes, device: torch.device
+) -> BlockMask:
+    """Return the block mask of a resolved mask; see `block_mask_for`."""
     read = reads(bound.graph)
     needed = GivenSizes(
         sizes.batch if "b" in read else None,
@@ -499,7 +448,7 @@ def block_mask_for(mask: Any, sizes: GivenSizes, device: torch.device) -> BlockM
         if found is not None and found.holds(bound.tensors):
             _CACHE.move_to_end(key)
             return found
-    made = _make(mask, bound, _Spec(needed, BLOCK_SIZE), _capture_device(bound, device))
+    made = _make(mask, bound, Spec(needed, BLOCK_SIZE), capture_device(bound, device))
     if None not in tensors:  # the entry holds the tensors, so their ids stay taken
         with _LOCK:
             _CACHE[key] = made

@@ -6,9 +6,10 @@ shapes, dtypes and devices; strides play no role.  Says nothing about mods (`fro
 
 from __future__ import annotations
 
-import inspect
 import math
 import numbers
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Literal
 
 import torch
@@ -18,9 +19,11 @@ from flexfa4.errors import (
     BackendError,
     DeviceError,
     DTypeError,
+    NoValuesError,
     ShapeMismatchError,
     describe,
 )
+from flexfa4.frontend.tracing.combining import instance_of
 from flexfa4.frontend.tracing.contract import SIGNATURES
 
 DTYPES: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -119,9 +122,8 @@ def _check_devices(named: dict[str, torch.Tensor]) -> None:
             rewrite="key = key.to(query.device); value = value.to(query.device)",
         )
     if named["query"].device.type == "meta":
-        raise DeviceError(
-            problem="query, key and value are on meta, whose tensors hold no values",
-            expected="devices that compute, such as cpu",
+        raise NoValuesError(
+            what="query, key and value are",
             rewrite="query, key, value ="
             ' (torch.empty_like(x, device="cpu") for x in (query, key, value))',
         )
@@ -131,15 +133,19 @@ def _check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     shapes = f"query {_shape(q)}, key {_shape(k)}, value {_shape(v)}"
     for holds, problem, expected, rewrite in _shape_rules(q.shape, k.shape, v.shape):
         if not holds:
+            advice = rewrite if isinstance(rewrite, str) else rewrite()
             raise ShapeMismatchError(
-                problem=f"{problem}: {shapes}", expected=expected, rewrite=rewrite
+                problem=f"{problem}: {shapes}", expected=expected, rewrite=advice
             )
 
 
 def _shape_rules(
     q: torch.Size, k: torch.Size, v: torch.Size
-) -> tuple[tuple[bool, str, str, str], ...]:
-    """Return rows of: whether shapes fit, what does not, what would, and what to write instead."""
+) -> tuple[tuple[bool, str, str, str | Callable[[], str]], ...]:
+    """Return rows of: whether shapes fit, what does not, what would, and what to write instead.
+
+    Advice that computes with sizes is made when it is needed: symbolic sizes note every question.
+    """
     return (
         (q[3] > 0 and v[3] > 0, "a head dimension is zero",
          "head dimensions of at least 1", "give query, key and value a last dimension above 0"),
@@ -147,19 +153,21 @@ def _shape_rules(
          "the same head dimension in query and key (value may have another)",
          "project query and key to one size"),
         (k[2] == v[2], "key and value differ in length",
-         "the same length in key and value", _fit("key", "value", 2, k[2], v[2])),
+         "the same length in key and value", partial(_fit, "key", "value", 2, k[2], v[2])),
         (k[1] == v[1], "key and value differ in heads",
-         "the same number of heads in key and value", _fit("key", "value", 1, k[1], v[1])),
+         "the same number of heads in key and value",
+         partial(_fit, "key", "value", 1, k[1], v[1])),
         (q[1] > 0 and k[1] > 0, "there are no heads",
          "at least one head", "give query, key and value a second dimension above 0"),
         (k[1] > 0 and q[1] % k[1] == 0,
          f"{q[1]} query heads do not divide among {k[1]} key heads",
          "query heads that are a multiple of the key heads (grouped-query attention)",
-         _fit_heads(q, k)),
+         partial(_fit_heads, q, k)),
         (k[0] == v[0], "key and value differ in batch",
-         "the same batch in key and value", _fit("key", "value", 0, k[0], v[0])),
+         "the same batch in key and value", partial(_fit, "key", "value", 0, k[0], v[0])),
         (k[0] in (1, q[0]), f"a batch of {q[0]} in query and of {k[0]} in key",
-         "one batch for all, or 1 in both key and value", _fit("query", "key", 0, q[0], k[0])),
+         "one batch for all, or 1 in both key and value",
+         partial(_fit, "query", "key", 0, q[0], k[0])),
     )  # fmt: skip
 
 
@@ -211,6 +219,20 @@ def _check_sink(q: torch.Tensor, sink: Any) -> None:
             problem=f"sink is on {sink.device}, query on {q.device}",
             expected="one device",
             rewrite="sink = sink.to(query.device)",
+        )
+
+
+def check_captured(name: str, tensor: torch.Tensor, query: torch.Tensor) -> None:
+    """Check the device of a captured tensor.
+
+    Raises:
+        DeviceError: it is not query's.
+    """
+    if tensor.device != query.device:
+        raise DeviceError(
+            problem=f"{name} is on {tensor.device}, query on {query.device}",
+            expected="captured tensors on query's device",
+            rewrite="tensor = tensor.to(query.device)",
         )
 
 
@@ -287,20 +309,12 @@ def check_mod(name: str, mod: Any, kind: Literal["score", "mask"]) -> None:
         advice = "block_mask=lambda b, h, q_idx, kv_idx: tensor[q_idx, kv_idx]"
     elif isinstance(mod, type):
         advice = instance_of(mod)
-    elif hasattr(mod, "mask_mod"):  # the BlockMask of torch's FlexAttention
-        advice = "block_mask=block_mask.mask_mod"
+    elif hasattr(mod, "mask_mod"):  # a BlockMask of FlexAttention, torch's or flexfa4.flex's
+        call = "flexfa4.flex.flex_attention(query, key, value, block_mask=block_mask)"
+        advice = call if name == "block_mask" else f"{name}.mask_mod"
     raise ArgumentError(
         name=name,
         found_value=f"the class {mod.__name__}" if isinstance(mod, type) else describe(mod),
         expected=f"a function {signature}, its text form, or a flexfa4.Mod",
         rewrite=advice,
     )
-
-
-def instance_of(kind: type) -> str:
-    """Return how to make an instance of a class, such as ``SlidingWindow(window=...)``."""
-    try:
-        names = list(inspect.signature(kind).parameters)
-    except ValueError:  # a builtin class tells nothing about its parameters
-        names = []
-    return f"an instance: {kind.__name__}({', '.join(f'{name}=...' for name in names)})"

@@ -256,8 +256,39 @@ class DeviceError(FlexFA4Error, ValueError):
     instead = "{rewrite}"
 
 
+class NoValuesError(DeviceError):
+    """Tensors on the meta device, where there is nothing to compute with."""
+
+    found = "{what} on meta, whose tensors hold no values"
+    allowed = "devices that compute, such as cpu"
+
+
 class BlockMaskMismatchError(FlexFA4Error, ValueError):
     """A BlockMask made for other sizes than those of the call."""
+
+    found = "{problem}"
+    allowed = "{expected}"
+    instead = "{rewrite}"
+
+
+class BlockListError(FlexFA4Error, ValueError):
+    """Lists of blocks, as FlexAttention's BlockMask has them, that stand for no mask."""
+
+    found = "{problem}"
+    allowed = "{expected}"
+    instead = "{rewrite}"
+
+
+class BlockIndexError(FlexFA4Error, IndexError):
+    """An index of a FlexAttention BlockMask that picks nothing, or what is no mask."""
+
+    found = "a BlockMask was indexed with {problem}"
+    allowed = "up to three of int, slice and integer tensor: batch, head, row of blocks"
+    instead = "an index within block_mask.kv_num_blocks.shape; a row cut short comes last"
+
+
+class KernelOptionError(FlexFA4Error, ValueError):
+    """A kernel option that FlexAttention does not have, or a value that it does not take."""
 
     found = "{problem}"
     allowed = "{expected}"
@@ -288,8 +319,26 @@ class StaleBlockMaskError(FlexFA4Error, RuntimeError):
     instead = "block_mask = {rewrite}"
 
 
+class PickleFormatError(FlexFA4Error, ValueError):
+    """A pickled BlockMask or Mod that a release with another format wrote."""
+
+    found = "a pickled {what} has format {found_format}, but this release reads format {format}"
+    allowed = "pickles of releases that write format {format}"
+    instead = "make the {what} again, or read it with the release that wrote it"
+
+
+class DamagedPickleError(FlexFA4Error, ValueError):
+    """A pickled BlockMask or Mod whose parts do not go together."""
+
+    found = "a pickled {what} is damaged: {problem}"
+    allowed = "pickles as they were written"
+    instead = "make the {what} again"
+
+
 class OutOfRangeError(FlexFA4Error, IndexError):
     """A captured tensor read outside its bounds on a visible score."""
+
+    load: Any = None  # the node that read it, for the place in the user's source
 
     found = "{tensor} has size {size} in dimension {dim}, but was read at index {index}"
     allowed = "indices from {low} to {high}, and any index where the mask is False"
@@ -319,6 +368,22 @@ class SecondDerivativeError(FlexFA4Error, NotImplementedError):
     instead = (
         "call .detach() on the first gradients, or compute this part with a dense softmax in torch"
     )
+
+
+class TransformError(FlexFA4Error, NotImplementedError):
+    """A transform of ``torch.func``, or a forward-mode derivative, that attention does not have."""
+
+    found = "{transform} was asked for"
+    allowed = "{expected}"
+    instead = "{rewrite}"
+
+
+class MappedAxisError(FlexFA4Error, ValueError):
+    """``torch.func.vmap`` over something that has no axis to map."""
+
+    found = "torch.func.vmap maps over {what}"
+    allowed = "query, key, value, sink and tensors that mods capture"
+    instead = "{rewrite}"
 
 
 # ---- command line and demo ----------------------------------------------------------------------

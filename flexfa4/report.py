@@ -5,8 +5,9 @@ Reads what the other modules found out; finds out nothing itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from flexfa4.block_mask import BlockMask, tensor_identity
 from flexfa4.frontend.analysis import facts
@@ -14,7 +15,8 @@ from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.blocks import EMPTY, FULL, PARTIAL
 from flexfa4.frontend.tracing import trace
 from flexfa4.frontend.tracing.contract import check_kind
-from flexfa4.kernels.cpu.describe import describe_mask, describe_score
+from flexfa4.frontend.tracing.forms import MaskLike, ScoreLike
+from flexfa4.kernels.cpu.describe import describe_mask, describe_score, describe_use
 
 Row = tuple[str, str]
 
@@ -60,7 +62,9 @@ class Explanation:
         raise KeyError(title)
 
 
-def explain(mod: Any, *, kind: Literal["score", "mask"] | None = None) -> Explanation:
+def explain(
+    mod: ScoreLike | MaskLike | BlockMask, *, kind: Literal["score", "mask"] | None = None
+) -> Explanation:
     """Say what the compiler knows about a mod, and how the CPU backend runs it.
 
     Args:
@@ -68,9 +72,9 @@ def explain(mod: Any, *, kind: Literal["score", "mask"] | None = None) -> Explan
         kind: "score" or "mask"; by default the number of parameters decides.
 
     Returns:
-        Sections: the graph, what it captures and is specialised on, the facts with their proof
-        obligations, how the CPU backend runs it (every slower path is named), and for a block mask
-        its blocks.
+        Sections: the graph; what it captures and is specialised on; the facts; for a score mod the
+        rewrites that a backend may use, with their proof obligations and whether the CPU backend
+        uses them; how that runs the mod (every slower path is named); for a block mask its blocks.
 
     Raises:
         ArgumentError: `kind` is neither "score" nor "mask".
@@ -89,6 +93,8 @@ def explain(mod: Any, *, kind: Literal["score", "mask"] | None = None) -> Explan
     if traced.kind == "score":
         found = facts.score_facts(bound.graph)
         sections.append(Section("facts", tuple(facts.describe(found))))
+        if found.rewrites:
+            sections.append(Section("rewrites", tuple(_rewrites(found))))
         sections.append(Section("on the CPU", tuple(describe_score(bound.graph))))
     else:
         sections.append(Section("facts", tuple(facts.describe_mask(facts.mask_facts(bound.graph)))))
@@ -96,6 +102,12 @@ def explain(mod: Any, *, kind: Literal["score", "mask"] | None = None) -> Explan
     if isinstance(mod, BlockMask):
         sections.append(Section("blocks", _blocks(mod)))
     return Explanation(tuple(sections))
+
+
+def _rewrites(found: facts.ScoreFacts) -> Iterator[Row]:
+    for rewrite in found.rewrites:
+        use = describe_use(rewrite, found.graph)
+        yield rewrite.name, f"{facts.describe_rewrite(rewrite)}\non the CPU {use}"
 
 
 def _captures(bound: BoundGraph, again: BoundGraph) -> tuple[Row, ...]:

@@ -13,6 +13,7 @@ In the order in which data passes through them::
     derivative  d graph / d score and d graph / d captured element
     analysis    intervals, linear forms, and the facts that kernels build on
     binding     a graph with the captured values of one call
+    places      where the user's source reads captured tensors, for messages
     evaluate    a graph's meaning on torch tensors
     blocks      which blocks of a mask are empty, partial or full
 

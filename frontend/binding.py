@@ -5,11 +5,12 @@ Deliberately dumb: reading the values is the business of `captures` (functions) 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from flexfa4.frontend.ir import Graph
+from flexfa4.frontend.places import NOWHERE, Places
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,10 @@ class BoundGraph:
         graph: the simplified graph.
         tensors: one tensor for each of ``graph.buffers``, in that order, with its autograd history.
         scalars: one Python number for each of ``graph.scalars``, in that order.
+        places: where the user's source reads the tensors, for messages.
     """
 
     graph: Graph
     tensors: tuple[torch.Tensor, ...] = ()
     scalars: tuple[int | float, ...] = ()
+    places: Places = field(default=NOWHERE, compare=False, repr=False)

@@ -362,7 +362,10 @@ def _widen(result: torch.Tensor, dtype: DType, float_dtype: torch.dtype) -> torc
 def _checked(
     node: Node, indices: list[Value], tensor: torch.Tensor, visible: torch.Tensor | None
 ) -> list[Value]:
-    """Clamp indices into the buffer; raise if one was outside on a visible lane."""
+    """Clamp indices into the buffer; raise if one was outside on a visible lane.
+
+    Off the CPU the device raises, without a wait, and says less.
+    """
     clamped: list[Value] = []
     for d, index in enumerate(indices):
         size = tensor.shape[d]
@@ -372,7 +375,9 @@ def _checked(
         if visible is not None:
             mask = visible.unsqueeze(-1) if node.args[d].length is not None else visible
             seen = outside & mask
-        if bool(seen.any()):
+        if tensor.device.type != "cpu":  # reading the answer would wait for the device
+            torch._assert_async(~seen.any(), f"{node.attr.name} was read out of its range")
+        elif bool(seen.any()):
             raise _out_of_range(node, d, size, t, seen)
         low = -size if size else 0
         clamped.append(t.clamp(low, max(size - 1, 0)))
@@ -383,7 +388,7 @@ def _out_of_range(
     node: Node, d: int, size: int, index: torch.Tensor, seen: torch.Tensor
 ) -> OutOfRangeError:
     first = int(torch.broadcast_to(index, seen.shape)[seen][0])
-    return OutOfRangeError(
+    error = OutOfRangeError(
         tensor=f"captured tensor `{node.attr.name}`",
         size=size,
         dim=d,
@@ -392,3 +397,5 @@ def _out_of_range(
         high=size - 1,
         rewrite="make the tensor long enough, clamp the index, or mask these scores",
     )
+    error.load = node
+    return error

@@ -325,7 +325,7 @@ TENSORS = [
             "query, key, value = query.int(), key.int(), value.int()\n" + CALL,
             "query, key, value = query.int(), key.int(), value.int()\n{instead}\n" + CALL),
     Mistake("devices_differ", errors.DeviceError, 'query = query.to("meta")\n' + CALL),
-    Mistake("meta_tensors", errors.DeviceError,
+    Mistake("meta_tensors", errors.NoValuesError,
             'query, key, value = query.to("meta"), key.to("meta"), value.to("meta")\n' + CALL),
     Mistake("captured_tensor_elsewhere", errors.DeviceError,
             score_mod("return score + table[h]", before='table = torch.zeros(4, device="meta")')),
@@ -387,7 +387,7 @@ ARGUMENTS = [
     Mistake("no_such_device", errors.ArgumentError,
             CAUSAL + 'create_block_mask(mask_mod, q_len=8, kv_len=12, device="gpu")',
             CAUSAL + "create_block_mask(mask_mod, q_len=8, kv_len=12, {instead})"),
-    Mistake("mask_on_meta", errors.DeviceError,
+    Mistake("mask_on_meta", errors.NoValuesError,
             CAUSAL + 'create_block_mask(mask_mod, q_len=8, kv_len=12, device="meta")'),
     Mistake("mask_on_other_device_than_captures", errors.DeviceError,
             PACKED + 'create_block_mask(mask_mod, q_len=8, kv_len=12, device="meta")'),
@@ -421,6 +421,11 @@ MASKS = [
             "causal = True\ndef mask_mod(b, h, q_idx, kv_idx):\n"
             "    return q_idx >= kv_idx if causal else kv_idx < 4\n"
             + MADE + "causal = False\n" + USE),
+    Mistake("pickle_of_another_format", errors.PickleFormatError,
+            CAUSAL + MADE + "block_mask.__setstate__({**block_mask.__getstate__(), 'format': 2})"),
+    Mistake("pickle_that_lacks_a_part", errors.DamagedPickleError,
+            CAUSAL + MADE + "state = block_mask.__getstate__()\ndel state['kinds']\n"
+            "block_mask.__setstate__(state)"),
     Mistake("mask_reads_out_of_range", errors.MaskOutOfRangeError,
             "ids = ids[:6]\n" + PACKED + MAKE),
     Mistake("score_reads_out_of_range", errors.OutOfRangeError,
@@ -432,9 +437,75 @@ OTHERS = [
             "out = attention(query, key, value)\n"
             "(first,) = torch.autograd.grad(out.sum(), query, create_graph=True)\n"
             "torch.autograd.grad(first.sum(), query)", late=True),
+    Mistake("forward_mode_derivative", errors.TransformError,
+            "from torch.autograd import forward_ad\n"
+            "with forward_ad.dual_level():\n"
+            "    attention(forward_ad.make_dual(query, query), key, value)"),
+    Mistake("mapped_block_mask", errors.MappedAxisError,
+            "def call(ids):\n"
+            "    block_mask = create_block_mask(\n"
+            "        lambda b, h, q_idx, kv_idx: ids[q_idx] == ids[kv_idx], q_len=8, kv_len=12)\n"
+            "    return attention(query, key, value, block_mask=block_mask)\n"
+            "torch.func.vmap(call)(ids.expand(3, 12))"),
+    Mistake("mapped_kinds", errors.MappedAxisError,
+            "from flexfa4.torch_op import ops\n"
+            "kinds = torch.ones(3, 1, 1, 1, 1, dtype=torch.int8)\n"
+            "def call(kinds):\n"
+            "    return ops.attention(query, key, value, None, kinds, [], [], None, '', 'q >= kv',"
+            " None, [128, 128], None)\n"
+            "torch.func.vmap(call)(kinds)"),
     Mistake("no_matplotlib", errors.MissingPackageError,
             'with without("matplotlib.figure"):\n    flexfa4.plot_mask("q >= kv", 64)'),
     Mistake("demo_process_ended", errors.DemoProcessError, "train_in_a_process_that_ends()"),
 ]  # fmt: skip
 
-MISTAKES = (*TRACING, *TEXTS, *TENSORS, *ARGUMENTS, *MASKS, *OTHERS)
+FLEX = "from flexfa4.flex import *\n"
+FLEX_CALL = FLEX + "flex_attention(query, key.repeat(1, 2, 1, 1), value.repeat(1, 2, 1, 1), "
+FLEX_MASK = FLEX + CAUSAL + "block_mask = create_block_mask(mask_mod, None, None, 8, 12)\n"
+LISTS = (
+    FLEX + "counts, blocks = torch.tensor([[[1]]]).int(), torch.tensor([[[[0]]]]).int()\n"
+    "BlockMask.from_kv_blocks("
+)
+
+COMPATIBILITY = [
+    Mistake("flex_grouped_heads", errors.ShapeMismatchError,
+            FLEX + "flex_attention(query, key, value)",
+            FLEX + "flex_attention(query, key, value, {instead})"),
+    Mistake("flex_misspelt_kernel_option", errors.KernelOptionError,
+            FLEX_CALL + 'kernel_options={"BLOK_M": 64})'),
+    Mistake("flex_kernel_option_of_torch_itself", errors.KernelOptionError,
+            FLEX_CALL + 'kernel_options={"OUTPUT_MAX": True})', FLEX_CALL + "{instead})"),
+    Mistake("flex_kernel_backend", errors.KernelOptionError,
+            FLEX_CALL + 'kernel_options={"BACKEND": "CUTE"})'),
+    Mistake("flex_kernel_options_that_exclude_each_other", errors.KernelOptionError,
+            FLEX_CALL
+            + 'kernel_options={"BACKEND": "TRITON", "FORCE_USE_FLEX_ATTENTION": True})',
+            FLEX_CALL + "{instead})"),
+    Mistake("flex_lse_twice", errors.ArgumentError,
+            FLEX_CALL + "return_lse=True, return_aux=AuxRequest(lse=True))",
+            FLEX_CALL + "{instead})"),
+    Mistake("flex_aux_no_request", errors.ArgumentError, FLEX_CALL + "return_aux=True)",
+            FLEX_CALL + "{instead})"),
+    Mistake("flex_mask_reads_batch", errors.MaskReadsBatchError,
+            FLEX + BY_HEAD + "create_block_mask(mask_mod, 2, None, 8, 12)"),
+    Mistake("flex_mask_of_other_lengths", errors.BlockMaskMismatchError,
+            FLEX_MASK + "query = query[:, :, :5]\n"
+            "flex_attention(query, key, value, block_mask=block_mask, enable_gqa=True)"),
+    Mistake("flex_block_of_no_mask", errors.BlockIndexError, FLEX_MASK + "block_mask[:, 3]"),
+    Mistake("flex_adjusted_too_far", errors.BlockMaskMismatchError,
+            FLEX_MASK + "block_mask._adjust(8, 1000)"),
+    Mistake("flex_count_beyond_list", errors.BlockListError, LISTS + "counts + 1, blocks)"),
+    Mistake("flex_block_beyond_mask", errors.BlockListError, LISTS + "counts, blocks + 5)"),
+    Mistake("flex_block_listed_twice", errors.BlockListError,
+            LISTS + "counts + 1, blocks.repeat(1, 1, 1, 2))"),
+    Mistake("flex_block_partial_and_full", errors.BlockListError,
+            LISTS + "counts, blocks, counts, blocks)"),
+    Mistake("flex_block_mask_of_flexattention", errors.ArgumentError,
+            FLEX + CAUSAL + "key, value = key.repeat(1, 2, 1, 1), value.repeat(1, 2, 1, 1)\n"
+            "block_mask = create_block_mask(mask_mod, None, None, 8, 12)\n" + USE,
+            FLEX + CAUSAL + "key, value = key.repeat(1, 2, 1, 1), value.repeat(1, 2, 1, 1)\n"
+            "block_mask = create_block_mask(mask_mod, None, None, 8, 12)\n{instead}"),
+    Mistake("flex_float_list", errors.BlockListError, LISTS + "counts.float(), blocks)"),
+]  # fmt: skip
+
+MISTAKES = (*TRACING, *TEXTS, *TENSORS, *ARGUMENTS, *MASKS, *COMPATIBILITY, *OTHERS)

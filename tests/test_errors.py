@@ -48,14 +48,22 @@ USUAL: dict[type[FlexFA4Error], type[Exception]] = {
     errors.ShapeMismatchError: ValueError,
     errors.DTypeError: TypeError,
     errors.DeviceError: ValueError,
+    errors.NoValuesError: ValueError,
     errors.BlockMaskMismatchError: ValueError,
+    errors.BlockListError: ValueError,
+    errors.BlockIndexError: IndexError,
+    errors.KernelOptionError: ValueError,
     errors.MaskReadsBatchError: ValueError,
     errors.MaskReadsKeyHeadsError: ValueError,
     errors.StaleBlockMaskError: RuntimeError,
+    errors.PickleFormatError: ValueError,
+    errors.DamagedPickleError: ValueError,
     errors.OutOfRangeError: IndexError,
     errors.MaskOutOfRangeError: IndexError,
     errors.BackendError: RuntimeError,
     errors.SecondDerivativeError: NotImplementedError,
+    errors.TransformError: NotImplementedError,
+    errors.MappedAxisError: ValueError,
     errors.MissingPackageError: ImportError,
     errors.DemoProcessError: RuntimeError,
 }
@@ -108,6 +116,7 @@ def run(program: str) -> None:
     linecache.cache[FILE] = (len(program), None, lines, FILE)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The PyTorch API of nested tensors")
+        warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)  # by forward mode
         exec(code, user_names())
 
 

@@ -246,10 +246,13 @@ def describe(facts: ScoreFacts) -> list[tuple[str, str]]:
         rows.append((f"load {fact.load.attr.name}", fact.shape + moves))
     for label in ("element", "row", "head"):
         rows.append((f"instructions per {label}", str(getattr(facts.pipes, label))))
-    for rewrite in facts.rewrites:
-        needs = f", needs {rewrite.obligation}" if rewrite.obligation else ""
-        rows.append((rewrite.name, f"{rewrite.state}{needs}: {rewrite.reason}"))
     return rows
+
+
+def describe_rewrite(rewrite: Rewrite) -> str:
+    """Return whether a backend may use a rewrite, and why, for people."""
+    needs = f", needs {rewrite.obligation}" if rewrite.obligation else ""
+    return f"{rewrite.state}{needs}: {rewrite.reason}"
 
 
 def describe_mask(facts: MaskFacts) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@
     parser      tree -> graph
     names       what a name means where it stands
     bindings    values given for names
+    snapshots   graph and values as plain data, for pickle
 
 Nothing is ever evaluated as Python.
 """

@@ -10,6 +10,7 @@ is read.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +22,7 @@ from flexfa4.errors import IndexingError, OperandError, ResultError, TextSyntaxE
 from flexfa4.frontend import ir
 from flexfa4.frontend.ir import BOOL, F32, I32, Buffer, Graph, Node, Scalar
 from flexfa4.frontend.ops import apply, cast
+from flexfa4.frontend.places import Place
 from flexfa4.frontend.text.grammar import read_tree
 from flexfa4.frontend.text.names import Names, index_usage
 from flexfa4.frontend.text.syntax import Source, Syntax
@@ -44,10 +46,12 @@ class ParsedGraph:
     Attributes:
         graph: the graph, not simplified.
         declarations: what each captured value is, by name, whether or not the result depends on it.
+        loads: where the text reads captured tensors.
     """
 
     graph: Graph
     declarations: Mapping[str, Buffer | Scalar]
+    loads: Mapping[Node, Place]
 
 
 def parse(text: str, bindings: Mapping[str, object]) -> ParsedGraph:
@@ -56,10 +60,11 @@ def parse(text: str, bindings: Mapping[str, object]) -> ParsedGraph:
     source = Source(text.replace("\r\n", "\n").replace("\r", "\n"))
     tree = read_tree(source)
     names = Names(source, bindings, tree)
-    graph = _Reader(source, names).read(tree)
+    reader = _Reader(source, names)
+    graph = reader.read(tree)
     names.check_that_bindings_are_read()
     captured = {n: d for n, d in names.declared.items() if not isinstance(d, bool)}
-    return ParsedGraph(graph, captured)
+    return ParsedGraph(graph, captured, reader.loads)
 
 
 class _Reader:
@@ -68,6 +73,7 @@ class _Reader:
     def __init__(self, source: Source, names: Names) -> None:
         self.source = source
         self.names = names
+        self.loads: dict[Node, Place] = {}
 
     def read(self, tree: Syntax) -> Graph:
         """Read all statements; the last one is the result."""
@@ -287,7 +293,9 @@ class _Reader:
             raise self._bad_index(
                 buffer, tree, "vectors of different lengths", "numbers, and vectors of one length"
             )
-        return ir.load(buffer, indices)
+        load = ir.load(buffer, indices)
+        self.loads.setdefault(load, functools.partial(self.source.where, tree))
+        return load
 
     def _whole_axis(self, buffer: Buffer, axis: int, part: Syntax) -> Node:
         length = buffer.shape[axis]

@@ -3,8 +3,11 @@
 ::
 
     trace            the entry: cache of traces, `resolve`, `Mod`
+    forms            types of functions, texts and `Mod`s, for annotations
     contract         how many parameters a mod has, and what it may return
-    captures         wraps what a function closes over, so that a trace can record it
+    combining        masks and score mods combined into one
+    captures         one trace: what it declares, and the conditions under which it holds
+    wrappers         what a mod sees instead of each captured value, by its type
     recording        functions rebuilt so that what they read is noted
     objects          stand-ins for objects and modules that note what is read
     classes          stand-ins for classes, and for super()
@@ -16,5 +19,7 @@
     torch_functions  torch's functions on proxies; torch_table, activations and conversions say
                      what each of them means
     numpy_functions  numpy's functions on captured values, refused on proxies
+    tape             the same under torch.compile, where Dynamo runs the user's function; replay
+                     does what it records, dynamo knows Dynamo's internals
     locate, advice   where in the user's source something happened, and what to write instead
 """

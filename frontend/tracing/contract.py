@@ -18,6 +18,7 @@ import torch
 from flexfa4.errors import (
     ArgumentError,
     ArityError,
+    FlexFA4Error,
     NotAFunctionError,
     OperandError,
     ResultError,
@@ -174,6 +175,8 @@ def called(mod: Any, kind: Kind, function: Callable[..., Any], arguments: tuple[
             names="calls that end whatever the score is, after a number of steps that is fixed",
             rewrite="a loop over a fixed range, with torch.where for what depends on the score",
         ) from None
+    except FlexFA4Error:
+        raise
     except TypeError as error:
         message = str(error)
         if found := _UNBOUND.match(message):

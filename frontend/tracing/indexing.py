@@ -17,6 +17,7 @@ import torch
 from flexfa4.errors import IndexingError
 from flexfa4.frontend import ir
 from flexfa4.frontend.ir import I32, Node
+from flexfa4.frontend.places import Place
 from flexfa4.frontend.tracing import locate
 from flexfa4.frontend.tracing.proxies import (
     TORCH_DTYPES,
@@ -51,11 +52,14 @@ Entry = Node | Open
 class View(Operators):
     """A captured tensor, indexed in part; see the module's docstring."""
 
-    __slots__ = ("_entries", "_tensor")
+    __slots__ = ("_entries", "_place", "_tensor")
 
-    def __init__(self, tensor: HostTensor, entries: tuple[Entry, ...] | None) -> None:
+    def __init__(
+        self, tensor: HostTensor, entries: tuple[Entry, ...] | None, place: Place | None = None
+    ) -> None:
         self._tensor = tensor
         self._entries = entries
+        self._place = place
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -85,7 +89,8 @@ class View(Operators):
             self._refuse(f"values for {len(indices) - vectors} of its axes only",
                          "one axis left at most, which is read as a vector",
                          "one index for each axis")  # fmt: skip
-        return ir.load(session.buffer(tensor.source, tensor.value), tuple(indices))
+        load = ir.load(session.buffer(tensor.source, tensor.value), tuple(indices))
+        return load if self._place is None else session.noted(load, self._place)
 
     def _length(self, axis: int, entry: Open) -> int:
         """Return the length of an open axis, which becomes part of the trace."""
@@ -120,7 +125,7 @@ class View(Operators):
         entries = list(self.entries)
         for axis, item in zip(self._open_axes(), items, strict=False):
             entries[axis] = self._compose(axis, entries[axis], item)
-        return View(self._tensor, tuple(entries))
+        return View(self._tensor, tuple(entries), locate.place())
 
     def _expanded(self, items: tuple[Any, ...]) -> tuple[Any, ...]:
         """Replace ``...`` by the slices that it stands for, and check the number of indices."""

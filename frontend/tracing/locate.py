@@ -13,14 +13,17 @@ depends on it, never the error.  It does not decide what is an error.
 from __future__ import annotations
 
 import ast
+import functools
 import linecache
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
 from flexfa4.errors import Where
+from flexfa4.frontend.places import Place
 from flexfa4.frontend.tracing import advice
 
 _INTERNAL = ("torch", "flexfa4.frontend", "flexfa4.kernels", "flexfa4.primitives")
@@ -65,10 +68,23 @@ def user_frame() -> FrameType | None:
 
 def here() -> Where | None:
     """Return the place in the user's source that is being executed."""
+    return place()()
+
+
+def place() -> Place:
+    """Return what tells the place in the user's source that is now being executed, later on.
+
+    Cheap until it is asked, and keeps no code alive.
+    """
     frame = user_frame()
     if frame is None:
-        return None
-    return _where(frame.f_code, frame.f_lineno, _span_of_instruction(frame))
+        return lambda: None
+    return functools.partial(_instruction, weakref.ref(frame.f_code), frame.f_lineno, frame.f_lasti)
+
+
+def _instruction(code: Callable[[], CodeType | None], line: int, offset: int) -> Where | None:
+    found = code()
+    return None if found is None else _where(found, line, _span_of_code(found, offset))
 
 
 def call(frame: FrameType) -> Where | None:

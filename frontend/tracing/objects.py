@@ -4,7 +4,7 @@ A `StandIn` takes the place of a captured object: its attributes are read from t
 wrapped; methods and properties run with the stand-in as ``self``.  What is compiled code offers
 attributes only: its operators and methods would read values unseen and are refused.
 
-`captures` decides which value gets which treatment and wraps what is read; `classes` has the
+`wrappers` decides which value gets which treatment and wraps what is read; `classes` has the
 stand-ins for classes, `recording` rebuilds functions.
 """
 

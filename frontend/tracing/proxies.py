@@ -126,6 +126,10 @@ def is_operand(value: Any) -> bool:
 
 def operate(name: str, *args: Any) -> Any:
     """Apply an operator to operands of which at least one is an `Operators`."""
+    if torch.compiler.is_dynamo_compiling():
+        from flexfa4.frontend.tracing import tape
+
+        return tape.operate(name, args)
     from flexfa4.frontend.tracing import hosts, torch_functions
 
     if not hosts.any_traced(args):

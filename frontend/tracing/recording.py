@@ -2,7 +2,7 @@
 
 A function is rebuilt around its own code object with wrapped closure variables and defaults, with
 globals that are wrapped when they are first read, and with builtins for which stand-ins are what
-they stand for.  `captures` decides which value gets which treatment and wraps what is read;
+they stand for.  `wrappers` decides which value gets which treatment and wraps what is read;
 `objects` and `classes` have the stand-ins for everything else.
 """
 

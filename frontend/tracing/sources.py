@@ -13,7 +13,7 @@ A `Program` is what one trace learned: in the order in which the trace needed th
 read values, and the checks under which the trace holds.  Running it on a mod gives the values of
 all registers, or None where a check fails; it never calls the user's function.
 
-What the values mean to the graph is the business of `captures`.
+What the values mean to the graph is the business of `wrappers`.
 """
 
 from __future__ import annotations

@@ -10,13 +10,19 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import types
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from flexfa4.errors import DataDependentShapeError, OperandError, UnknownAttributeError
+from flexfa4.errors import (
+    DataDependentShapeError,
+    OperandError,
+    UnknownAttributeError,
+    UnsupportedFunctionError,
+)
 from flexfa4.frontend.tracing import activations, conversions, hosts, locate
 from flexfa4.frontend.tracing.proxies import Traced
 from flexfa4.frontend.tracing.torch_table import OPERATIONS, unsupported
@@ -30,12 +36,19 @@ FUNCTIONS: Final = activations.FUNCTIONS
 
 def dispatch(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Do what a torch function means for these arguments."""
-    name = getattr(function, "__name__", "").removeprefix("special_")
-    name = name if name.startswith("__") else name.removeprefix("_")  # torch calls some _threshold
+    named = function._overloadpacket if isinstance(function, _OPS[:1]) else function
+    name = plain_name(getattr(named, "__name__", ""))
     everything = (args, kwargs)
     if name in _RANDOM:
         unsupported(name, "random numbers made outside the mod, in a captured tensor")
     if hosts.any_traced(everything):
+        if not _is_torchs(function):
+            raise UnsupportedFunctionError(
+                where=locate.here(),
+                name=f"`{_full_name(function)}`, which is not torch's,",
+                names="torch's element-wise functions, and functions written with them",
+                rewrite="what it computes, written with torch's functions",
+            )
         return call(name, args, kwargs, is_method=getattr(torch.Tensor, name, None) is function)
     if hosts.any_host(everything):
         in_place = (name.endswith("_") and name[:2] != "__") or kwargs.get("out") is not None
@@ -45,6 +58,31 @@ def dispatch(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     result = function(*args, **kwargs)
     session = hosts.ACTIVE.session
     return result if session is None else session.made(result)
+
+
+_OPS: Final = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+
+
+def _is_torchs(function: Callable[..., Any]) -> bool:
+    """Whether a function is torch's own: others may share its name and compute something else."""
+    if isinstance(function, _OPS):
+        return _full_name(function).startswith(("aten::", "prims::"))
+    if isinstance(function, types.FunctionType):
+        return function.__module__.split(".")[0] == "torch"
+    return not hasattr(function, "_opoverload")  # else made by torch.library.custom_op
+
+
+def _full_name(function: Any) -> str:
+    for attribute in ("_qualified_op_name", "_name", "_qualname", "__qualname__"):
+        if isinstance(name := getattr(function, attribute, None), str):
+            return name
+    return repr(function)
+
+
+def plain_name(name: str) -> str:
+    """Return the name by which the table knows a function: torch calls some _threshold."""
+    name = name.removeprefix("special_")
+    return name if name.startswith("__") else name.removeprefix("_")
 
 
 class Interception(TorchFunctionMode):

@@ -14,15 +14,18 @@ dropped.  They go away with the code object.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
 import threading
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from flexfa4.counters import count
 from flexfa4.errors import (
@@ -37,8 +40,11 @@ from flexfa4.errors import (
 from flexfa4.frontend import ir
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import Graph, Node
+from flexfa4.frontend.places import Places
+from flexfa4.frontend.text import snapshots
 from flexfa4.frontend.tracing import contract, hosts, locate
 from flexfa4.frontend.tracing.captures import Session
+from flexfa4.frontend.tracing.combining import Combinable, KnownMod
 from flexfa4.frontend.tracing.contract import Kind
 from flexfa4.frontend.tracing.escapes import Net
 from flexfa4.frontend.tracing.proxies import (
@@ -64,6 +70,7 @@ __all__ = [
     "q_len",
     "resolve",
     "trace",
+    "unpickled",
 ]
 
 TRACES_PER_CODE: Final = 64
@@ -81,12 +88,14 @@ class _Entry:
         graph: the simplified graph.
         tensors: registers of the graph's buffers.
         scalars: registers of the graph's scalars.
+        places: where the user's source reads captured tensors.
     """
 
     program: Program
     graph: Graph
     tensors: list[int]
     scalars: list[int]
+    places: Places
 
     def bind(self, mod: Any) -> BoundGraph | None:
         """Return the graph with the mod's present values, None where the trace does not hold."""
@@ -94,7 +103,7 @@ class _Entry:
         if r is None:
             return None
         tensors = tuple([r[i] for i in self.tensors])
-        return BoundGraph(self.graph, tensors, tuple([r[i] for i in self.scalars]))
+        return BoundGraph(self.graph, tensors, tuple([r[i] for i in self.scalars]), self.places)
 
 
 @dataclass
@@ -207,6 +216,11 @@ def _text_mod(text: str) -> Mod:
 # ---- tracing -------------------------------------------------------------------------------------
 
 
+def _without_modes() -> contextlib.AbstractContextManager[Any]:
+    has_modes = torch._C._len_torch_dispatch_stack() > 0
+    return _disable_current_modes() if has_modes else contextlib.nullcontext()
+
+
 def _trace(mod: Any, kind: Kind) -> _Entry:
     """Call the user's function once and return what that taught."""
     from flexfa4.frontend.pipeline import optimise
@@ -216,13 +230,15 @@ def _trace(mod: Any, kind: Kind) -> _Entry:
     count("traces")
     session = Session()
     function = session.wrap(mod, Root())
-    random_state = torch.get_rng_state()
     before, hosts.ACTIVE.session = hosts.ACTIVE.session, session
     try:
-        with Interception(), Net(kind):
+        # a trace outlives the modes that it happens in, such as those of fake tensors
+        with _without_modes(), Interception(), Net(kind):
+            random_state = torch.get_rng_state()
             result = contract.called(mod, kind, function, arguments)
+            is_random = not torch.equal(torch.get_rng_state(), random_state)
         root = contract.result_node(mod, kind, result)
-        if not torch.equal(torch.get_rng_state(), random_state):
+        if is_random:
             raise UnsupportedFunctionError(
                 where=contract.definition(mod),
                 name="making random numbers",
@@ -234,17 +250,22 @@ def _trace(mod: Any, kind: Kind) -> _Entry:
         tensors, scalars = session.registers(graph)
     finally:
         hosts.ACTIVE.session = before
-    return _Entry(session.program, graph, tensors, scalars)
+    return _Entry(session.program, graph, tensors, scalars, session.places())
 
 
 # ---- Mod -----------------------------------------------------------------------------------------
 
 
-class Mod(ABC):
+class Mod(Combinable, KnownMod):
     """A traced or parsed mod; what `trace` and `parse` return.
 
     Usable wherever a function is.  Called with traced values, inside another mod, it gives its
-    result on them, so mods compose.
+    result on them.  Masks combine with ``&``, ``|`` and ``~``, score mods by `flexfa4.compose`.
+
+    Any Mod can be pickled, one made from a lambda too: pickle keeps its graph as text and the
+    present values of its captures, not the function, and what is read back follows them no longer
+    (`text.snapshots`).  ``copy.deepcopy`` copies as Python does, which shares functions and what
+    they capture; tensors bound to a text and objects are copied.
 
     Attributes:
         kind: ``"score"`` or ``"mask"``.
@@ -265,20 +286,22 @@ class Mod(ABC):
     def __call__(self, *args: Any) -> Any:
         """Return the result on traced values: score (for a score mod), b, h, q_idx, kv_idx."""
 
-    @abstractmethod
-    def captured(self, session: Session, source: Source, parents: Any) -> Callable[..., Any]:
-        """Return the callable that stands for this Mod inside a mod that captures it."""
-
     @property
     def graph(self) -> Graph:
         """The simplified graph."""
         return self.bind().graph
 
+    def __copy__(self) -> Mod:
+        return self
+
+    def __reduce__(self) -> Any:
+        return (unpickled, (snapshots.state_of(self.bind()),))
+
     def __str__(self) -> str:
         return str(self.graph)
 
 
-class _FunctionMod(Mod):
+class FunctionMod(Mod):
     """A Mod made from a Python callable."""
 
     def __init__(self, function: Callable[..., Any], kind: Kind) -> None:
@@ -294,17 +317,21 @@ class _FunctionMod(Mod):
     def __call__(self, *args: Any) -> Any:
         return self.function(*args)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Mod:
+        return FunctionMod(copy.deepcopy(self.function, memo), self.kind)
+
     def captured(self, session: Session, source: Source, parents: Any) -> Callable[..., Any]:
         session.require_type(source, self)
         wrapped: Callable[..., Any] = session.wrap(self.function, Attr(source, "function"), parents)
         return wrapped
 
 
-class _TextMod(Mod):
-    """A Mod made from a text; its values are those bound when it was parsed."""
+class TextMod(Mod):
+    """A Mod made from a text or read by pickle; its values are those that it was made with."""
 
     def __init__(self, bound: BoundGraph) -> None:
         self.bound, self.kind = bound, bound.graph.kind
+        self.text = str(bound.graph)
 
     def bind(self) -> BoundGraph:
         return self.bound
@@ -314,6 +341,10 @@ class _TextMod(Mod):
         return ()
 
     def __call__(self, *args: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            from flexfa4.frontend.tracing import tape
+
+            return tape.inline(self.text, self.bound.tensors, self.bound.scalars, args)
         if self.bound.tensors or self.bound.scalars:
             raise CaptureError(
                 where=locate.here(),
@@ -321,12 +352,12 @@ class _TextMod(Mod):
                 kind="made inside another mod",
                 rewrite="make it outside and capture it",
             )
-        return _inline(self.bound.graph, args, {})
+        return inline_graph(self.bound.graph, args, {})
 
     def captured(self, session: Session, source: Source, parents: Any) -> Callable[..., Any]:
         graph = self.bound.graph
         session.program.check(
-            source, lambda v: type(v) is _TextMod and v.bound.graph == graph, "graph"
+            source, lambda v: type(v) is TextMod and v.bound.graph == graph, "graph"
         )
         values = Attr(source, "bound")
 
@@ -346,13 +377,39 @@ class _TextMod(Mod):
                 leaves[scalar] = session.scalar(
                     Item(Attr(values, "scalars"), i), value, scalar.name
                 )
-            return _inline(graph, args, leaves)
+
+            def note(load: Node, made: Node) -> None:
+                session.noted(made, functools.partial(self.bound.places.where, load))
+
+            return inline_graph(graph, args, leaves, note)
 
         return inlined
 
 
-def _inline(graph: Graph, args: tuple[Any, ...], leaves: dict[Any, Any]) -> Traced:
-    """Return the result of a graph on traced arguments; `leaves` stand for what it captures."""
+def unpickled(state: Any) -> Mod:
+    """Return the Mod that pickle kept the state of.
+
+    Raises:
+        PickleFormatError: another release wrote it in another format.
+        DamagedPickleError: its parts do not go together.
+    """
+    return TextMod(snapshots.restored(state))
+
+
+def inline_graph(
+    graph: Graph,
+    args: tuple[Any, ...],
+    leaves: dict[Any, Any],
+    note: Callable[[Node, Node], object] = lambda load, made: None,
+) -> Traced:
+    """Return the result of a graph on traced arguments.
+
+    Args:
+        graph: the graph.
+        args: traced arguments of its kind of mod.
+        leaves: what stands for each captured tensor and number.
+        note: called with each load of the graph and the one that stands for it.
+    """
     names = [name for name in ir.INPUTS if name != "score" or graph.kind == "score"]
     if len(args) != len(names):
         raise ArityError(
@@ -370,7 +427,9 @@ def _inline(graph: Graph, args: tuple[Any, ...], leaves: dict[Any, Any]) -> Trac
             stand_in: Node = leaves[node.attr]
             return stand_in
         if node.op == "load":
-            return ir.load(leaves[node.attr], operands)
+            made = ir.load(leaves[node.attr], operands)
+            note(node, made)
+            return made
         if node.op == "size":
             return ir.size(leaves[node.attr[0]], node.attr[1])
         return ir.with_args(node, operands)
@@ -394,7 +453,7 @@ def trace(fn: Any, kind: Kind | None = None) -> Mod:
     contract.check_kind(kind)
     mod = fn if isinstance(fn, Mod) else _text_mod(fn) if isinstance(fn, str) else None
     if mod is None:
-        mod = _FunctionMod(fn, kind or contract.kind_of(fn))
+        mod = FunctionMod(fn, kind or contract.kind_of(fn))
     resolve(mod, kind or mod.kind)
     return mod
 
@@ -421,6 +480,7 @@ def parse(text: str, /, **bindings: Any) -> Mod:
             expected="a str, such as 'q >= kv'",
             rewrite="flexfa4.trace(function) for a function, bytes.decode() for bytes",
         )
-    graph = parse_graph(text, bindings).graph
-    check_integers(graph, bindings)
-    return _TextMod(bind_values(optimise(graph), bindings))
+    parsed = parse_graph(text, bindings)
+    check_integers(parsed.graph, bindings)
+    bound = bind_values(optimise(parsed.graph), bindings)
+    return TextMod(replace(bound, places=Places(parsed.loads)))

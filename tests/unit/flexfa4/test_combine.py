@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flexfa4
-from flexfa4 import MaskMod, create_block_mask, mask, parse
+from flexfa4 import MaskMod, compose, create_block_mask, mask, parse
 from flexfa4.counters import stats
 from flexfa4.errors import ArgumentError, ArityError, ResultError
-from flexfa4.variants import Document, SlidingWindow, alibi, causal
+from flexfa4.variants import Document, SlidingWindow, Softcap, alibi, causal, softcap
 
 BATCH, HEADS, Q_LEN, KV_LEN = 2, 3, 40, 50
 IDS = torch.arange(KV_LEN) // 9
@@ -219,10 +219,128 @@ def test_parameters_with_defaults_do_not_make_a_mask_a_score_mod() -> None:
     )
 
 
+@pytest.mark.parametrize("left", ["bound text", "traced"])
+@pytest.mark.parametrize("right", PARTS)
+def test_what_trace_and_parse_return_combines_as_it_is(left: str, right: str) -> None:
+    (a, a_value), (b, b_value) = PARTS[left], PARTS[right]
+    assert torch.equal(dense(a & b), full(a_value & b_value))
+    assert torch.equal(dense(b | a), full(a_value | b_value))
+    assert torch.equal(dense(~a), full(~a_value))
+
+
+def test_masks_combine_inside_a_mod_too() -> None:
+    window = SlidingWindow(9)
+    inside = lambda b, h, q, kv: (causal & ~window | mask(near))(b, h, q, kv)  # noqa: E731
+    expected = (Q >= KV) & ~((Q >= KV) & (Q - KV < 9)) | near(B, H, Q, KV)
+    assert torch.equal(dense(inside), full(expected))
+
+
+# ---- score mods ----------------------------------------------------------------------------------
+
+SCORE = torch.randn(BATCH, HEADS, Q_LEN, KV_LEN, generator=torch.Generator().manual_seed(0))
+
+
+def doubled(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    return 2 * score
+
+
+def by_head(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    return score + h
+
+
+SCORE_MODS: dict[str, tuple[Any, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "function": (doubled, lambda s: 2 * s),
+    "lambda": (lambda score, b, h, q, kv: score - q, lambda s: s - Q),
+    "text": ("score * (kv + 1)", lambda s: s * (KV + 1)),
+    "bound text": (parse("score + x", x=1.5), lambda s: s + 1.5),
+    "traced": (flexfa4.trace(by_head), lambda s: s + H),
+    "variant": (Softcap(3.0), lambda s: 3 * torch.tanh(s / 3)),
+}
+
+
+@pytest.mark.parametrize("form", SCORE_MODS)
+def test_score_mods_of_any_form_are_applied_in_their_order(form: str) -> None:
+    f, value = SCORE_MODS[form]
+    q, k = SCORE, torch.eye(KV_LEN).expand(BATCH, HEADS, -1, -1)  # so that q @ k^T is SCORE
+    for mod, right in (
+        (compose(f, doubled), 2 * value(SCORE)),
+        (compose(doubled, f), value(2 * SCORE)),
+    ):
+        _, lse = flexfa4.attention(q, k, k, score_mod=mod, scale=1.0, return_lse=True)
+        torch.testing.assert_close(lse, torch.logsumexp(right, -1))
+
+
+def test_a_composition_may_be_long_nested_and_called_on_tensors() -> None:
+    composed = compose(compose(doubled, by_head), doubled)
+    assert composed == compose(doubled, by_head, doubled)
+    assert torch.equal(composed(SCORE, B, H, Q, KV), 2 * (2 * SCORE + H))
+    assert str(flexfa4.trace(compose(doubled))) == "score * 2.0"
+
+
+def test_a_composition_follows_the_captures_of_its_parts_and_passes_their_gradients() -> None:
+    factor, bias = 2.0, torch.zeros(HEADS, requires_grad=True)
+    composed = compose(
+        lambda score, b, h, q, kv: factor * score, lambda score, b, h, q, kv: score + bias[h]
+    )
+    q = torch.randn(1, HEADS, 8, 4)
+    flexfa4.attention(q, q, q, score_mod=composed)
+    before = stats()
+    factor = 3.0
+    _, lse = flexfa4.attention(q, q, q, score_mod=composed, scale=1.0, return_lse=True)
+    assert (stats() - before).traces == 0
+    torch.testing.assert_close(lse, torch.logsumexp(3 * (q @ q.mT), -1))
+    (grad,) = torch.autograd.grad(lse.sum(), bias)
+    torch.testing.assert_close(grad, torch.full((HEADS,), 8.0))
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (causal, r"a mask(.|\n)*block_mask=mask"),
+        ("q >= kv", "a mask"),
+        (parse("q >= kv"), "a mask"),
+        (lambda b, h, q, kv: q >= kv, "a mask"),
+        (Softcap, r"the class Softcap(.|\n)*an instance: Softcap\(cap="),
+        (None, "None"),
+        (torch.zeros(3), "a Tensor of shape"),
+    ],
+)
+def test_what_is_no_score_mod_is_refused(part: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"a part of compose\(\) is {message}"):
+        compose(doubled, part)
+
+
+def test_a_composition_of_nothing_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"compose\(\) is called without score mods"):
+        compose()
+
+
+def test_a_part_that_returns_no_number_is_refused_by_its_own_name() -> None:
+    def nothing(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return None
+
+    with pytest.raises(ResultError, match="`nothing` returned None"):
+        flexfa4.trace(compose(doubled, nothing, by_head))
+
+
+@pytest.mark.parametrize("operator", ["&", "|", "~"])
+def test_operators_between_score_mods_say_how_to_compose_them(operator: str) -> None:
+    actions: dict[str, Callable[[], Any]] = {
+        "&": lambda: alibi & softcap,
+        "|": lambda: softcap | (lambda score, b, h, q, kv: score),
+        "~": lambda: ~parse("score * 2"),
+    }
+    with pytest.raises(ArgumentError, match=r"is a score mod(.|\n)*flexfa4.compose\("):
+        actions[operator]()
+
+
+# ---- score mods among masks ----------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("score_mod", [alibi, lambda score, b, h, q, kv: score])
 def test_a_score_mod_is_refused_with_how_to_combine_score_mods(score_mod: Any) -> None:
     for combine in (lambda: score_mod & causal, lambda: causal | score_mod):
-        with pytest.raises(ArgumentError, match=r"is a score mod(.|\n)*that calls both"):
+        with pytest.raises(ArgumentError, match=r"is a score mod(.|\n)*flexfa4.compose\("):
             combine()
 
 

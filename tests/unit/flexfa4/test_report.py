@@ -25,7 +25,7 @@ def rows(explanation: Explanation, title: str) -> dict[str, str]:
 def test_a_score_mod_has_its_graph_captures_facts_and_way_to_run() -> None:
     slope, table = 0.5, torch.zeros(4, requires_grad=True)
     found = explain(lambda score, b, h, q, kv: score + slope * (kv - q) + table[h])
-    assert titles(found) == ["score mod", "captures", "facts", "on the CPU"]
+    assert titles(found) == ["score mod", "captures", "facts", "rewrites", "on the CPU"]
     assert rows(found, "captures") == {
         "slope": "0.5, read on each call",
         "table": "float32 (4,) on cpu, gets a gradient",
@@ -45,6 +45,33 @@ def test_a_mask_has_what_it_reads_and_how_its_blocks_are_found() -> None:
     }
     assert rows(found, "facts")["reads"] == "h, q, kv"
     assert "block" in rows(found, "on the CPU")["blocks"]
+
+
+@pytest.mark.parametrize(
+    ("mod", "used"),
+    [
+        ("score * 2 + q", {"fold affine into the exponent", "derivative without the score",
+                           "fold inner scale into the score's scale"}),
+        ("tanh(score / 30) + h", {"fold inner scale into the score's scale"}),
+        ("score + 0.5 * (kv - q)", {"fold affine into the exponent",
+                                    "derivative without the score"}),
+        ("tanh(score)", set()),
+    ],
+)  # fmt: skip
+def test_each_rewrite_says_whether_it_is_allowed_and_whether_the_backend_uses_it(
+    mod: str, used: set[str]
+) -> None:
+    found = explain(mod)
+    listed = rows(found, "rewrites") if "rewrites" in titles(found) else {}
+    assert {name for name, text in listed.items() if "\non the CPU used: " in text} == used
+    assert all("proved" in listed[name] for name in used)
+    unused = [text for name, text in listed.items() if name not in used]
+    assert all("\non the CPU not used: " in text for text in unused)
+
+
+def test_a_row_constant_that_softmax_cannot_see_is_added_all_the_same_for_the_sake_of_lse() -> None:
+    text = rows(explain("score + h"), "rewrites")["drop row constant"]
+    assert text.startswith("proved") and "lse needs it" in text
 
 
 def test_a_mod_without_captures_says_so() -> None:

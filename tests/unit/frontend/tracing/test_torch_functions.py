@@ -222,6 +222,8 @@ REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "sum of bools": lambda a, b: (a > b).sum(-1).double(),
     "slices": lambda a, b: (a[1:] * b[:-1]).sum() + (a[::2] * b[1::2]).sum(),
     "item of a vector": lambda a, b: a[1] * b[-1],
+    "a number with an axis more": lambda a, b: (a[1].unsqueeze(-1) * b).sum(-1),
+    "torch.unsqueeze": lambda a, b: (torch.unsqueeze(a.sum(), 0) + b).amax(-1),
 }
 
 
@@ -270,6 +272,8 @@ REFUSED: list[tuple[Callable[..., Any], type[FlexFA4Error], str]] = [
     (lambda s, b, h, q, kv: LEFT[q].amax(-1, keepdim=True), OperandError, "x.amax(-1)"),
     (lambda s, b, h, q, kv: LEFT[q].mean(-1, True), OperandError, "x.mean(-1)"),
     (lambda s, b, h, q, kv: (LEFT[q] > 0).any(-1, True), OperandError, "x.any(-1)"),
+    (lambda s, b, h, q, kv: LEFT[q].unsqueeze(-1) + s, OperandError, "a vector of 4, with dim=-1"),
+    (lambda s, b, h, q, kv: s.unsqueeze(1), OperandError, "a number, with dim=1"),
     (lambda s, b, h, q, kv: torch.where(s, 1.0, 2.0), OperandError, "!= 0"),
     (lambda s, b, h, q, kv: LEFT[q] + RIGHT[kv, :3], OperandError, "a vector of 4"),
     (lambda s, b, h, q, kv: len(s), OperandError, "one number"),
@@ -317,3 +321,42 @@ def test_detaching_what_has_no_gradient_changes_nothing() -> None:
 def test_a_narrower_float_does_not_round() -> None:
     bound = resolve(lambda s, b, h, q, kv: s.half().to(torch.bfloat16), "score")
     assert str(bound.graph) == "score"
+
+
+@torch.library.custom_op("flexfa4_tests::exp", mutates_args=())
+def tripled(x: torch.Tensor) -> torch.Tensor:
+    """Return what no function of torch with this name returns."""
+    return x * 3.0
+
+
+def doubled(x: Any) -> Any:
+    """Overridable, as functions of libraries that follow torch's protocol are."""
+    if torch.overrides.has_torch_function((x,)):
+        return torch.overrides.handle_torch_function(doubled, (x,), x)
+    return x * 2.0
+
+
+doubled.__name__ = "exp"
+
+
+@pytest.mark.parametrize(
+    "mod",
+    [
+        lambda s, b, h, q, kv: tripled(s),
+        lambda s, b, h, q, kv: torch.ops.flexfa4_tests.exp(s),
+        lambda s, b, h, q, kv: torch.ops.flexfa4_tests.exp.default(s),
+        lambda s, b, h, q, kv: doubled(s),
+    ],
+    ids=["custom op", "packet", "overload", "overridable function"],
+)
+def test_a_function_that_shares_a_name_with_one_of_torchs_is_refused(
+    mod: Callable[..., Any],
+) -> None:
+    with pytest.raises(UnsupportedFunctionError, match="is not torch's"):
+        resolve(mod, "score")
+
+
+def test_torchs_own_ops_are_known_by_every_name() -> None:
+    graph = resolve(lambda s, b, h, q, kv: torch.exp(s), "score").graph
+    assert resolve(lambda s, b, h, q, kv: torch.ops.aten.exp(s), "score").graph == graph
+    assert resolve(lambda s, b, h, q, kv: torch.ops.aten.exp.default(s), "score").graph == graph
