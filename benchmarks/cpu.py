@@ -356,6 +356,19 @@ def cpu_model() -> str:
     return next(named, platform.processor() or "unknown")
 
 
+def machine() -> dict[str, Any]:
+    """Return on what is measured."""
+    return {
+        "cpu": cpu_model(),
+        "architecture": platform.machine(),
+        "vector_instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
 def show(results: dict[str, Any]) -> None:
     """Print the tables."""
     console = Console()
@@ -415,15 +428,7 @@ def main() -> None:
     results: dict[str, Any] = {
         "sizes": {"B": B, "H": H, "S": S, "D": D, "dtype": "fp32"},
         "run": {"date": datetime.date.today().isoformat(), "commit": commit()},
-        "machine": {
-            "cpu": cpu_model(),
-            "architecture": platform.machine(),
-            "vector_instructions": torch.backends.cpu.get_cpu_capability(),
-            "threads": torch.get_num_threads(),
-            "system": platform.system(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
+        "machine": machine(),
     }
     if "latency" in parts:
         results["latency"] = latency()

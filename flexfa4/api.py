@@ -7,6 +7,7 @@ from typing import Any, Literal, overload
 
 import torch
 
+from flexfa4.autocast import cast_operand, operand_dtype
 from flexfa4.block_mask import BlockMask, GivenSizes, block_mask_for
 from flexfa4.checks import (
     check_backend,
@@ -19,8 +20,11 @@ from flexfa4.counters import count
 from flexfa4.errors import ArgumentError, DeviceError, describe
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import F32, Buffer
+from flexfa4.frontend.places import located
 from flexfa4.frontend.tracing.trace import resolve
 from flexfa4.kernels.cpu.function import Request, attend
+from flexfa4.torch_op.arguments import captured
+from flexfa4.torch_op.context import needs_op, refuse_forward_mode
 
 
 @dataclass(frozen=True)
@@ -142,51 +146,75 @@ def attention(
         OutOfRangeError: a captured tensor is read outside its bounds on a visible score.
         SecondDerivativeError: on differentiating a gradient.
     """
+    if torch.compiler.is_dynamo_compiling():
+        from flexfa4.torch_op import compiled
+
+        choices = compiled.Choices(scale, return_lse, deterministic, backend, options)
+        return compiled.attention(query, key, value, sink, score_mod, block_mask, choices)
     count("calls")
-    cast = _autocast_dtype(query)
+    cast = operand_dtype(query)
     if cast is not None:
-        query, key, value = (_autocast(t, cast) for t in (query, key, value))
+        query, key, value = (cast_operand(t, cast) for t in (query, key, value))
     check_tensors(query, key, value, sink)
     check_backend(backend)
     for name, flag in (("return_lse", return_lse), ("deterministic", deterministic)):
         check_flag(name, flag)
-    if options is not None and not isinstance(options, Options):
+    at_once = _scores_at_once(options)
+    factor = checked_scale(scale, query.shape[3])
+    score = None
+    if score_mod is not None:
+        check_mod("score_mod", score_mod, "score")
+        score = resolve(score_mod, "score")
+    if needs_op(query, key, value, sink):
+        tensors = (query, key, value, sink)
+        return _through_op(tensors, score, block_mask, (scale, return_lse, at_once))
+    needs_grad: frozenset[Buffer] = frozenset()
+    if score is not None and score.tensors:
+        needs_grad = _check_captures(score, query)
+    mask = None if block_mask is None else _block_mask(block_mask, query, key)
+    blocks = None if mask is None else mask.blocks_on(query.device)
+    request = Request(score, blocks, factor, needs_grad, return_lse, at_once)
+    with located(score):
+        out, lse = attend(request, query, key, value, sink)
+    return out if lse is None else (out, lse)
+
+
+def _scores_at_once(options: Any) -> int | None:
+    if options is None:
+        return None
+    if not isinstance(options, Options):
         raise ArgumentError(
             name="options",
             found_value=describe(options),
             expected="a flexfa4.Options, or None",
             rewrite="options=flexfa4.Options()",
         )
-    factor = checked_scale(scale, query.shape[3])
-    score = None
-    if score_mod is not None:
-        check_mod("score_mod", score_mod, "score")
-        score = resolve(score_mod, "score")
-    needs_grad: frozenset[Buffer] = frozenset()
-    if score is not None and score.tensors:
-        needs_grad = _check_captures(score, query)
-    mask = None if block_mask is None else _block_mask(block_mask, query, key)
-    blocks = None if mask is None else mask.blocks_on(query.device)
-    at_once = None if options is None else options.scores_at_once
-    request = Request(score, blocks, factor, needs_grad, return_lse, at_once)
-    out, lse = attend(request, query, key, value, sink)
-    return out if lse is None else (out, lse)
+    return options.scores_at_once
 
 
-def _autocast_dtype(query: Any) -> torch.dtype | None:
-    """Return the dtype to which autocast casts the operands of a product, None where it is off."""
-    if not isinstance(query, torch.Tensor):
-        return None
-    kind = query.device.type
-    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
-        return None
-    return torch.get_autocast_dtype(kind)
+def _through_op(
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None],
+    score: BoundGraph | None,
+    block_mask: Any,
+    choices: tuple[float | None, bool, int | None],
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Call the registered op; `choices` are scale, return_lse and scores_at_once."""
+    from flexfa4.torch_op import calls
 
-
-def _autocast(tensor: Any, dtype: torch.dtype) -> Any:
-    """Cast an operand as autocast does for a matrix product: fp64 stays."""
-    floating = isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
-    return tensor.to(dtype) if floating and tensor.dtype is not torch.float64 else tensor
+    query, key = tensors[:2]
+    if score is not None:
+        _check_captures(score, query)
+    mask = block_mask
+    if isinstance(block_mask, BlockMask):
+        block_mask.check_fits(query, key)
+        if not torch._C._len_torch_dispatch_stack():  # fake tensors have no content to compare
+            block_mask.check_current()
+    elif block_mask is not None:
+        check_mod("block_mask", block_mask, "mask")
+        mask = resolve(block_mask, "mask")
+    return calls.run(
+        calls.Tensors(*tensors), captured(score), calls.mask_of(mask), calls.Choices(*choices)
+    )
 
 
 def _block_mask(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> BlockMask:
@@ -201,13 +229,15 @@ def _block_mask(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> Bloc
 
 def _check_captures(score: BoundGraph, query: torch.Tensor) -> frozenset[Buffer]:
     """Check the captured tensors of a score mod; return those that need gradients."""
+    refuse_forward_mode(*score.tensors)
     needs: list[Buffer] = []
     for buffer, tensor in zip(score.graph.buffers, score.tensors, strict=True):
         if tensor.device != query.device:
             raise DeviceError(
-                problem=f"captured tensor `{buffer.name}` is on {tensor.device}, query on"
-                f" {query.device}",
-                expected="captured tensors on query's device",
+                name=f"captured tensor `{buffer.name}`",
+                device=tensor.device,
+                other="query",
+                other_device=query.device,
                 rewrite=f"{buffer.name} = {buffer.name}.to(query.device)",
             )
         if tensor.requires_grad and buffer.dtype is F32:

@@ -28,7 +28,8 @@ from flexfa4.checks import check_mod
 from flexfa4.counters import count
 from flexfa4.errors import (
     ArgumentError,
-    BlockMaskMismatchError,
+    BlockMaskCountError,
+    BlockMaskLengthsError,
     DamagedPickleError,
     DeviceError,
     MaskOutOfRangeError,
@@ -44,6 +45,7 @@ from flexfa4.frontend.tracing.forms import MaskLike
 from flexfa4.frontend.tracing.trace import resolve, unpickled
 from flexfa4.mask_spec import (
     BLOCK_SIZE,
+    READS,
     GivenSizes,
     Spec,
     capture_device,
@@ -162,25 +164,25 @@ class BlockMask:
         batch, heads, lengths = query.shape[0], query.shape[1], (query.shape[2], key.shape[2])
         again = functools.partial(self.call_for, batch, heads, *lengths)
         if (self.q_len, self.kv_len) != lengths:
-            raise BlockMaskMismatchError(
-                problem=f"the block mask was made for q_len={self.q_len}, kv_len={self.kv_len},"
-                f" but query has length {lengths[0]} and key {lengths[1]}",
-                expected="the lengths that it was made for",
+            raise BlockMaskLengthsError(
+                made_q_len=self.q_len,
+                made_kv_len=self.kv_len,
+                q_len=lengths[0],
+                kv_len=lengths[1],
                 rewrite=f"{again()}  # to decode at a position, let the mask add it to q_idx",
             )
         for name, made, found in (("batch", self.batch, batch), ("heads", self.heads, heads)):
             counted = name == "heads" and self.counts_heads
             if made is not None and made != found and (made != 1 or counted):
-                anywhere = f", or {name}=None for a mask that is the same everywhere"
-                raise BlockMaskMismatchError(
-                    problem=f"the block mask was made for {name}={made}, but query has {found}",
-                    expected=f"{name}={found}" + ("" if counted else anywhere),
-                    rewrite=again(),
+                raise BlockMaskCountError(
+                    name=name, made=made, count=found, reads=READS[name], rewrite=again()
                 )
         if self.device != query.device and self.captures_tensors:
             raise DeviceError(
-                problem=f"the block mask is on {self.device}, query on {query.device}",
-                expected="one device",
+                name="the block mask",
+                device=self.device,
+                other="query",
+                other_device=query.device,
                 rewrite=f"{again()} with captured tensors on {query.device}",
             )
 

@@ -17,10 +17,17 @@ import torch
 from flexfa4.errors import (
     ArgumentError,
     BackendError,
+    BatchesDifferError,
     DeviceError,
-    DTypeError,
+    DTypesDifferError,
+    EmptyDimensionError,
+    HeadsDoNotDivideError,
     NoValuesError,
+    RankError,
     ShapeMismatchError,
+    SinkShapeError,
+    SizesDifferError,
+    UnsupportedDTypeError,
     describe,
 )
 from flexfa4.frontend.tracing.combining import instance_of
@@ -36,7 +43,7 @@ def check_tensors(q: Any, k: Any, v: Any, sink: Any) -> None:
     """Check shapes, dtypes and devices of the tensor arguments.
 
     Raises:
-        ArgumentError: one of them is no tensor of the right rank.
+        ArgumentError: one of them is no dense tensor.
         ShapeMismatchError: shapes do not go together.
         DTypeError: an unsupported dtype, or different ones.
         DeviceError: different devices.
@@ -68,6 +75,10 @@ def _shape(tensor: torch.Tensor) -> str:
     return str(tuple(tensor.shape))
 
 
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
 def _check_rank(name: str, tensor: Any) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise ArgumentError(
@@ -89,39 +100,42 @@ def _check_rank(name: str, tensor: Any) -> None:
             2: f"{name}[None, None] for a missing batch and heads",
             3: f"{name}[None] for a missing batch, or {name}[:, None] for missing heads",
         }
-        raise ShapeMismatchError(
-            problem=f"{name} has shape {_shape(tensor)}",
-            expected="(batch, heads, length, head dimension)",
+        raise RankError(
+            name=name,
+            shape=_shape(tensor),
             rewrite=advice.get(tensor.dim(), f"{name}.reshape(batch, heads, length, head_dim)"),
         )
 
 
 def _check_dtypes(named: dict[str, torch.Tensor]) -> None:
     dtypes = {t.dtype for t in named.values()}
-    found = ", ".join(f"{n}: {str(t.dtype)[6:]}" for n, t in named.items())
     if len(dtypes) > 1:
-        raise DTypeError(
-            problem=f"dtypes differ ({found})",
-            expected="one dtype for query, key and value",
+        raise DTypesDifferError(
+            dtypes=", ".join(f"{n}: {_dtype(t)}" for n, t in named.items()),
+            names="query, key and value",
             rewrite="key = key.to(query.dtype); value = value.to(query.dtype)",
         )
     if dtypes.pop() not in DTYPES:
-        raise DTypeError(
-            problem=f"an unsupported dtype ({found})",
-            expected=", ".join(str(d)[6:] for d in DTYPES),
+        raise UnsupportedDTypeError(
+            name="query, key and value",
+            dtype=_dtype(named["query"]),
+            dtypes=", ".join(str(d)[6:] for d in DTYPES),
             rewrite="query, key, value = query.float(), key.float(), value.float()",
         )
 
 
 def _check_devices(named: dict[str, torch.Tensor]) -> None:
-    if len({t.device for t in named.values()}) > 1:
-        found = ", ".join(f"{n}: {t.device}" for n, t in named.items())
-        raise DeviceError(
-            problem=f"devices differ ({found})",
-            expected="one device for query, key and value",
-            rewrite="key = key.to(query.device); value = value.to(query.device)",
-        )
-    if named["query"].device.type == "meta":
+    device = named["query"].device
+    for name, tensor in named.items():
+        if tensor.device != device:
+            raise DeviceError(
+                name=name,
+                device=tensor.device,
+                other="query",
+                other_device=device,
+                rewrite="key = key.to(query.device); value = value.to(query.device)",
+            )
+    if device.type == "meta":
         raise NoValuesError(
             what="query, key and value are",
             rewrite="query, key, value ="
@@ -131,43 +145,44 @@ def _check_devices(named: dict[str, torch.Tensor]) -> None:
 
 def _check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     shapes = f"query {_shape(q)}, key {_shape(k)}, value {_shape(v)}"
-    for holds, problem, expected, rewrite in _shape_rules(q.shape, k.shape, v.shape):
+    for holds, mistake in _shape_rules(q.shape, k.shape, v.shape):
         if not holds:
-            advice = rewrite if isinstance(rewrite, str) else rewrite()
-            raise ShapeMismatchError(
-                problem=f"{problem}: {shapes}", expected=expected, rewrite=advice
-            )
+            error, fields, rewrite = mistake
+            raise error(**fields, shapes=shapes, rewrite=rewrite())
 
 
-def _shape_rules(
-    q: torch.Size, k: torch.Size, v: torch.Size
-) -> tuple[tuple[bool, str, str, str | Callable[[], str]], ...]:
-    """Return rows of: whether shapes fit, what does not, what would, and what to write instead.
+_Mistake = tuple[type[ShapeMismatchError], dict[str, Any], Callable[[], str]]
+
+
+def _shape_rules(q: torch.Size, k: torch.Size, v: torch.Size) -> tuple[tuple[bool, _Mistake], ...]:
+    """Return rows of: whether shapes fit; the error where not, its fields, what to write instead.
 
     Advice that computes with sizes is made when it is needed: symbolic sizes note every question.
+    `str` makes none, where the class itself says what to write.
     """
+    pair = {"first": "key", "second": "value"}
     return (
-        (q[3] > 0 and v[3] > 0, "a head dimension is zero",
-         "head dimensions of at least 1", "give query, key and value a last dimension above 0"),
-        (q[3] == k[3], "query and key differ in head dimension",
-         "the same head dimension in query and key (value may have another)",
-         "project query and key to one size"),
-        (k[2] == v[2], "key and value differ in length",
-         "the same length in key and value", partial(_fit, "key", "value", 2, k[2], v[2])),
-        (k[1] == v[1], "key and value differ in heads",
-         "the same number of heads in key and value",
-         partial(_fit, "key", "value", 1, k[1], v[1])),
-        (q[1] > 0 and k[1] > 0, "there are no heads",
-         "at least one head", "give query, key and value a second dimension above 0"),
+        (q[3] > 0 and v[3] > 0,
+         (EmptyDimensionError, {"name": "a head dimension", "dim": 3}, str)),
+        (q[3] == k[3],
+         (SizesDifferError, {"first": "query", "second": "key", "what": "head dimension"},
+          lambda: "project query and key to one size; that of value may be another")),
+        (k[2] == v[2],
+         (SizesDifferError, {**pair, "what": "length"},
+          partial(_fit, "key", "value", 2, k[2], v[2]))),
+        (k[1] == v[1],
+         (SizesDifferError, {**pair, "what": "number of heads"},
+          partial(_fit, "key", "value", 1, k[1], v[1]))),
+        (q[1] > 0 and k[1] > 0,
+         (EmptyDimensionError, {"name": "the dimension of heads", "dim": 1}, str)),
         (k[1] > 0 and q[1] % k[1] == 0,
-         f"{q[1]} query heads do not divide among {k[1]} key heads",
-         "query heads that are a multiple of the key heads (grouped-query attention)",
-         partial(_fit_heads, q, k)),
-        (k[0] == v[0], "key and value differ in batch",
-         "the same batch in key and value", partial(_fit, "key", "value", 0, k[0], v[0])),
-        (k[0] in (1, q[0]), f"a batch of {q[0]} in query and of {k[0]} in key",
-         "one batch for all, or 1 in both key and value",
-         partial(_fit, "query", "key", 0, q[0], k[0])),
+         (HeadsDoNotDivideError, {"q_heads": q[1], "kv_heads": k[1]}, partial(_fit_heads, q, k))),
+        (k[0] == v[0],
+         (SizesDifferError, {**pair, "what": "batch"},
+          partial(_fit, "key", "value", 0, k[0], v[0]))),
+        (k[0] in (1, q[0]),
+         (BatchesDifferError, {"q_batch": q[0], "kv_batch": k[0]},
+          partial(_fit, "query", "key", 0, q[0], k[0]))),
     )  # fmt: skip
 
 
@@ -201,25 +216,25 @@ def _check_sink(q: torch.Tensor, sink: Any) -> None:
             rewrite="sink=torch.zeros(query.shape[1], device=query.device)",
         )
     if tuple(sink.shape) != (heads,):
-        raise ShapeMismatchError(
-            problem=f"sink has shape {_shape(sink)} beside {heads} query heads",
-            expected=f"a tensor of shape ({heads},): one logit for each query head",
-            rewrite="sink = sink.flatten()"
-            if sink.numel() == heads
-            else "sink = sink.flatten()[0].expand(query.shape[1])  # the same for every head",
-        )
+        raise SinkShapeError(shape=_shape(sink), heads=heads, rewrite=_fit_sink(sink, heads))
     if not sink.dtype.is_floating_point:
-        raise DTypeError(
-            problem=f"sink is {str(sink.dtype)[6:]}",
-            expected="a floating dtype",
+        raise UnsupportedDTypeError(
+            name="a sink",
+            dtype=_dtype(sink),
+            dtypes="any floating dtype",
             rewrite="sink = sink.float()",
         )
-    if sink.device != q.device:
-        raise DeviceError(
-            problem=f"sink is on {sink.device}, query on {q.device}",
-            expected="one device",
-            rewrite="sink = sink.to(query.device)",
-        )
+    _check_device("sink", sink, q, "sink")
+
+
+def _fit_sink(sink: torch.Tensor, heads: int) -> str:
+    """Return how a sink of another shape gets one logit for each query head."""
+    if sink.numel() == heads:
+        return "sink = sink.flatten()"
+    if sink.numel() > 1 and heads % sink.numel() == 0:
+        repeats = heads // sink.numel()
+        return f"sink = sink.flatten().repeat_interleave({repeats})  # one for each key head"
+    return "sink = sink.flatten()[0].expand(query.shape[1])  # the same for every head"
 
 
 def check_captured(name: str, tensor: torch.Tensor, query: torch.Tensor) -> None:
@@ -228,11 +243,18 @@ def check_captured(name: str, tensor: torch.Tensor, query: torch.Tensor) -> None
     Raises:
         DeviceError: it is not query's.
     """
+    _check_device(name, tensor, query, "tensor")
+
+
+def _check_device(name: str, tensor: torch.Tensor, query: torch.Tensor, variable: str) -> None:
+    """Check that a tensor of a call is where query is; `variable` holds it in the user's code."""
     if tensor.device != query.device:
         raise DeviceError(
-            problem=f"{name} is on {tensor.device}, query on {query.device}",
-            expected="captured tensors on query's device",
-            rewrite="tensor = tensor.to(query.device)",
+            name=name,
+            device=tensor.device,
+            other="query",
+            other_device=query.device,
+            rewrite=f"{variable} = {variable}.to(query.device)",
         )
 
 
@@ -268,13 +290,7 @@ def check_backend(backend: Any) -> None:
         BackendError: there is no such backend.
     """
     if backend not in BACKENDS:
-        raise BackendError(
-            backend=backend,
-            problem="there is no such backend",
-            expected=", ".join(repr(b) for b in BACKENDS),
-            rewrite='backend="auto", and `flexfa4 doctor` in a shell lists what this machine'
-            " can run",
-        )
+        raise BackendError(backend=backend, names=", ".join(map(repr, BACKENDS)))
 
 
 def check_flag(name: str, value: Any) -> None:

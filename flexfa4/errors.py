@@ -3,7 +3,12 @@
 Every message answers four questions, in this order: *where* it happened (file, line and a caret
 in the user's own function, or the name of the argument), what was *found*, what is *allowed*, and
 what to write *instead*.  The texts are class attributes, so that the catalogue reads as a table
-and each class has one golden message in the tests.
+and each class has a golden message in the tests.
+
+A class says in its own sentence what was found; the code that raises it gives names, sizes and
+values.  Classes of one subject have a common base, for who wants to catch them all; a base without
+texts is never raised itself.  Mistakes that only FlexAttention's interface knows are in
+`flexfa4.flex.errors`.
 
 What this module deliberately does not do: decide when something is wrong.  It is a leaf that every
 layer may import.  ``assert`` is kept for our own bugs; everything a user can cause is raised from
@@ -159,7 +164,10 @@ class ResultError(TraceError, TypeError):
 
 
 class OperandError(TraceError, TypeError):
-    """An operation on dtypes or lengths that do not go together."""
+    """An operation on dtypes or lengths that do not go together.
+
+    What is allowed follows from the operation's row in the table of operations.
+    """
 
     found = "{name} was applied to {operands}"
     allowed = "{expected}"
@@ -190,6 +198,24 @@ class CaptureError(TraceError, TypeError):
     instead = "{rewrite}"
 
 
+class OutsideModError(TraceError, TypeError):
+    """A value that exists for each score, used where there are no scores."""
+
+    found = "{name} has a value in a call of attention only, and was used outside of one"
+    allowed = "scores, indices, q_len, kv_len, num_heads and num_kv_heads inside mods"
+    instead = (
+        "query.shape[2] for q_len, key.shape[2] for kv_len, query.shape[1] for num_heads,"
+        " key.shape[1] for num_kv_heads"
+    )
+
+
+class ChangedCaptureError(CaptureError):
+    """A captured value that the mod itself changes."""
+
+    found = "{name} is {change} inside the mod, which is called once and not for every score"
+    allowed = "captured values that the mod reads, and local variables for new ones"
+
+
 # ---- text form ----------------------------------------------------------------------------------
 
 
@@ -198,11 +224,47 @@ class TextError(FlexFA4Error):
 
 
 class TextSyntaxError(TextError, ValueError):
-    """Text that the grammar refuses."""
+    """Text that the grammar refuses.
+
+    The sentences stand beside the grammar, in its tables of characters and tokens: there is one for
+    each thing that can stand in a wrong place.
+    """
 
     found = "{problem}"
     allowed = "{expected}"
     instead = "{rewrite}"
+
+
+class TextTooLongError(TextSyntaxError):
+    """A text of more characters than are read."""
+
+    found = "the text has {length:,} characters"
+    allowed = "at most {limit:,} characters"
+    instead = "pass a function, or put tables of numbers into a tensor"
+
+
+class AmbiguousOperatorError(TextSyntaxError):
+    """``&``, ``|`` or ``^`` beside a comparison, which Python does not read as it looks."""
+
+    found = "`{operator}` stands beside a comparison, and Python applies it before the comparison"
+    allowed = "parentheses that say which is applied first"
+    instead = "{rewrite}\nor, which is how Python reads it: {as_python}"
+
+
+class NameTakenError(TextSyntaxError):
+    """A name that is assigned or declared although it means something already."""
+
+    found = "{name} cannot be {use}: it has a meaning already"
+    allowed = "names of your own, each declared once and before it is read"
+    instead = "{rewrite}"
+
+
+class FunctionArgumentsError(TextSyntaxError):
+    """A function of the text form called with arguments that it does not take."""
+
+    found = "these arguments do not fit {name}()"
+    allowed = "{usage}"
+    instead = "call it as {usage}"
 
 
 class UnknownNameError(TextError, NameError):
@@ -216,9 +278,45 @@ class UnknownNameError(TextError, NameError):
 class BindingError(TextError, TypeError):
     """A binding of a text mod that is missing, unused or of the wrong kind."""
 
-    found = "{problem}"
-    allowed = "{expected}"
+
+class UnusedBindingError(BindingError):
+    """A binding that the text does not read."""
+
+    found = "the binding `{name}` is never read"
+    allowed = "bindings that the text reads"
+    instead = "leave it out, or spell it right"
+
+
+class ReservedBindingError(BindingError):
+    """A binding under a name that texts have for something else."""
+
+    found = "the binding `{name}` is never read: in a text, `{name}` has a meaning of its own"
+    allowed = "bindings that the text reads"
+    instead = "bind it under another name"
+
+
+class MissingBindingError(BindingError):
+    """A name that the text declares and reads, and that was given no value."""
+
+    found = "{name} is declared in the text but was given no value"
+    allowed = "a value for every declared name that the result reads"
+    instead = "pass {name}=... besides the text"
+
+
+class BindingTypeError(BindingError):
+    """A binding of a type that texts cannot read."""
+
+    found = "the binding `{name}` is {kind}"
+    allowed = "a dense tensor (not complex), an int within 64 bits, a float or a bool"
     instead = "{rewrite}"
+
+
+class DeclarationMismatchError(BindingError):
+    """A binding that is not what the text declares."""
+
+    found = "`{name}` is declared as {declared}, but bound to {bound}"
+    allowed = "a value that fits {declared}"
+    instead = "bind another value, or correct the declaration"
 
 
 # ---- calls --------------------------------------------------------------------------------------
@@ -235,24 +333,88 @@ class ArgumentError(FlexFA4Error, ValueError):
 class ShapeMismatchError(FlexFA4Error, ValueError):
     """Tensors whose shapes do not go together."""
 
-    found = "{problem}"
-    allowed = "{expected}"
+
+class RankError(ShapeMismatchError):
+    """query, key or value of other than four dimensions."""
+
+    found = "{name} has shape {shape}"
+    allowed = "four dimensions: (batch, heads, length, head dimension)"
     instead = "{rewrite}"
+
+
+class EmptyDimensionError(ShapeMismatchError):
+    """No heads, or a head dimension of zero."""
+
+    found = "{name} has size 0: {shapes}"
+    allowed = "at least one head, and head dimensions above 0; batches and lengths may be 0"
+    instead = "give query, key and value a size above 0 in dimension {dim}"
+
+
+class SizesDifferError(ShapeMismatchError):
+    """Two tensors that differ where they have to be of one size."""
+
+    found = "{first} and {second} differ in {what}: {shapes}"
+    allowed = "the same {what} in {first} and {second}"
+    instead = "{rewrite}"
+
+
+class HeadsDoNotDivideError(ShapeMismatchError):
+    """Query heads that are no multiple of the key heads."""
+
+    found = "{q_heads} query heads do not divide among {kv_heads} key heads: {shapes}"
+    allowed = "query heads that are a multiple of the key heads (grouped-query attention)"
+    instead = "{rewrite}"
+
+
+class BatchesDifferError(ShapeMismatchError):
+    """A batch of keys that neither is that of the queries nor serves all of them."""
+
+    found = "a batch of {q_batch} in query and of {kv_batch} in key: {shapes}"
+    allowed = "one batch for all, or 1 in both key and value"
+    instead = "{rewrite}"
+
+
+class SinkShapeError(ShapeMismatchError):
+    """A sink that is not one logit for each query head."""
+
+    found = "sink has shape {shape} beside {heads} query heads"
+    allowed = "a tensor of shape ({heads},): one logit for each query head"
+    instead = "{rewrite}"
+
+
+class TokensShapeError(ShapeMismatchError):
+    """Tokens that are not as many as the canvas holds."""
+
+    found = "the tokens have shape {shape}"
+    allowed = "(..., {length}, D), which is what the canvas holds"
+    instead = "pass the canvas that the tokens fill, and tokens with their features last"
 
 
 class DTypeError(FlexFA4Error, TypeError):
     """A dtype that is not supported, or dtypes that do not go together."""
 
-    found = "{problem}"
-    allowed = "{expected}"
+
+class DTypesDifferError(DTypeError):
+    """Tensors that need one dtype and have several."""
+
+    found = "dtypes differ ({dtypes})"
+    allowed = "one dtype for {names}"
+    instead = "{rewrite}"
+
+
+class UnsupportedDTypeError(DTypeError):
+    """A dtype that attention does not compute in."""
+
+    found = "{name} of dtype {dtype}"
+    allowed = "{dtypes}"
     instead = "{rewrite}"
 
 
 class DeviceError(FlexFA4Error, ValueError):
     """Tensors on devices that do not go together."""
 
-    found = "{problem}"
-    allowed = "{expected}"
+    found = "{name} is on {device}, {other} on {other_device}"
+    allowed = "one device for all tensors of a call, captured ones included"
     instead = "{rewrite}"
 
 
@@ -266,32 +428,23 @@ class NoValuesError(DeviceError):
 class BlockMaskMismatchError(FlexFA4Error, ValueError):
     """A BlockMask made for other sizes than those of the call."""
 
-    found = "{problem}"
-    allowed = "{expected}"
+
+class BlockMaskLengthsError(BlockMaskMismatchError):
+    """A BlockMask made for other lengths."""
+
+    found = (
+        "the block mask was made for q_len={made_q_len}, kv_len={made_kv_len},"
+        " but query has length {q_len} and key {kv_len}"
+    )
+    allowed = "the lengths that it was made for"
     instead = "{rewrite}"
 
 
-class BlockListError(FlexFA4Error, ValueError):
-    """Lists of blocks, as FlexAttention's BlockMask has them, that stand for no mask."""
+class BlockMaskCountError(BlockMaskMismatchError):
+    """A BlockMask made for another number of batches or heads."""
 
-    found = "{problem}"
-    allowed = "{expected}"
-    instead = "{rewrite}"
-
-
-class BlockIndexError(FlexFA4Error, IndexError):
-    """An index of a FlexAttention BlockMask that picks nothing, or what is no mask."""
-
-    found = "a BlockMask was indexed with {problem}"
-    allowed = "up to three of int, slice and integer tensor: batch, head, row of blocks"
-    instead = "an index within block_mask.kv_num_blocks.shape; a row cut short comes last"
-
-
-class KernelOptionError(FlexFA4Error, ValueError):
-    """A kernel option that FlexAttention does not have, or a value that it does not take."""
-
-    found = "{problem}"
-    allowed = "{expected}"
+    found = "the block mask was made for {name}={made}, but query has {count}"
+    allowed = "{name}={count}, or {name}=None for a mask that does not read {reads}"
     instead = "{rewrite}"
 
 
@@ -353,11 +506,11 @@ class MaskOutOfRangeError(OutOfRangeError):
 
 
 class BackendError(FlexFA4Error, RuntimeError):
-    """A backend that does not exist, or cannot run this call on this machine."""
+    """A backend that does not exist."""
 
-    found = "backend={backend!r}: {problem}"
-    allowed = "{expected}"
-    instead = "{rewrite}"
+    found = "there is no backend {backend!r}"
+    allowed = "{names}"
+    instead = 'backend="auto", and `flexfa4 doctor` in a shell lists what this machine can run'
 
 
 class SecondDerivativeError(FlexFA4Error, NotImplementedError):

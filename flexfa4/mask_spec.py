@@ -32,6 +32,10 @@ BLOCK_SIZE: Final = (128, 128)
 
 # What a mask may read -> the argument that must be given then; where users take arguments from.
 _NEEDS: Final = {"b": "batch", "h": "heads", "num_heads": "heads"}
+READS: Final = {
+    argument: " or ".join(f"`{name}`" for name, needed in _NEEDS.items() if needed == argument)
+    for argument in ("batch", "heads")
+}
 _SOURCES: Final = {
     "batch": "query.shape[0]",
     "heads": "query.shape[1]",
@@ -162,9 +166,10 @@ def capture_device(bound: BoundGraph, device: torch.device | None) -> torch.devi
             wanted = tensor.device
         elif tensor.device != wanted:
             raise DeviceError(
-                problem=f"captured tensor `{buffer.name}` is on {tensor.device},"
-                f" the mask on {wanted}",
-                expected="all captured tensors of a mask on one device",
+                name=f"captured tensor `{buffer.name}`",
+                device=tensor.device,
+                other="the mask",
+                other_device=wanted,
                 rewrite=f"{buffer.name} = {buffer.name}.to({str(wanted)!r})",
             )
     if wanted is None:

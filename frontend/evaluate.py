@@ -21,8 +21,10 @@ from typing import Any, Final
 import torch
 
 from flexfa4.errors import OutOfRangeError
+from flexfa4.frontend.contraction import sum_of_products
 from flexfa4.frontend.ir import BOOL, F32, I32, Buffer, DType, Node, Scalar, topological
 from flexfa4.frontend.ops import OPS
+from flexfa4.frontend.pool import Pool
 
 Value = Any  # torch.Tensor or a Python number
 AXES: Final = {"b": 0, "h": 1, "q": 2, "kv": 3}
@@ -100,7 +102,8 @@ class _Step:
     """One instruction: compute `node` from registers into register `target`."""
 
     node: Node
-    operands: tuple[int, ...]
+    args: tuple[Node, ...]
+    operands: tuple[int, ...]  # registers of `args`
     target: int
     dead: tuple[int, ...]  # registers read here for the last time
     compute: Callable[..., Any] | None  # meaning of the op; None for leaves and loads
@@ -114,6 +117,9 @@ class Program:
         roots: nodes to evaluate, over one shared set of leaves.
         owns_score: the tensor given as ``score`` may be overwritten.
         lowerings: functions with an argument ``out`` to use instead of the ops table's.
+        products: sums of products of two vectors may be summed in the order of a matrix product,
+            which forms no product of vectors. The last bits then depend on the rectangle: not for
+            masks, which are evaluated over rectangles of several shapes and must agree.
     """
 
     def __init__(
@@ -122,23 +128,28 @@ class Program:
         *,
         owns_score: bool = False,
         lowerings: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+        products: bool = False,
     ) -> None:
-        order = list(topological(*roots))
+        order = _needed(roots, products)
         register = {node: i for i, node in enumerate(order)}
         last_use: dict[Node, int] = {}
         for i, node in enumerate(order):
-            for arg in node.args:
+            for arg in operands(node, products):
                 last_use[arg] = i
         final = set(roots)
         self._steps = []
         for i, node in enumerate(order):
-            dead = (a for a in dict.fromkeys(node.args) if last_use[a] == i and a not in final)
+            args = operands(node, products)
+            dead = (a for a in dict.fromkeys(args) if last_use[a] == i and a not in final)
             row = OPS.get(node.op)
             compute = lowerings.get(node.op, row.eager) if row is not None else None
+            if args != node.args:
+                compute = _dot
             self._steps.append(
                 _Step(
                     node,
-                    tuple(register[a] for a in node.args),
+                    args,
+                    tuple(register[a] for a in args),
                     i,
                     tuple(register[a] for a in dead),
                     compute,
@@ -154,6 +165,7 @@ class Program:
         lanes: Lanes,
         score: torch.Tensor | None = None,
         visible: torch.Tensor | None = None,
+        pool: Pool | None = None,
     ) -> tuple[Value, ...]:
         """Evaluate over a rectangle.
 
@@ -163,6 +175,8 @@ class Program:
             score: the scores, of shape ``lanes.shape``; needed if the graph reads them.
             visible: bool, broadcastable to ``lanes.shape``: lanes whose loads must be in range;
                 None means all.
+            pool: memory for large temporaries, of the score's dtype. What is returned may lie in
+                it, until the pool is told to reclaim it.
 
         Returns:
             For each root a tensor that broadcasts to ``lanes.shape``, or a Python number.
@@ -174,26 +188,63 @@ class Program:
         owned = [False] * len(self._steps)
         for step in self._steps:
             node = step.node
-            operands = [registers[i] for i in step.operands]
+            given = [registers[i] for i in step.operands]
             if step.compute is None:
                 if node.op == "load":
-                    result = _load(node, operands, values, lanes, visible)
+                    result = _load(node, given, values, lanes, visible)
                 else:
                     result = _leaf(node, values, lanes, score)
                     if result is score:
                         owned[step.target] = self._owns_score
             else:
                 if node.length is not None or OPS[node.op].reduces:
-                    operands = _align_vectors(node, operands)
+                    given = _align_vectors(step.args, given)
                 reusable = [registers[i] for i in step.dead if owned[i]]
-                result = _apply(step, step.compute, operands, reusable, values.dtype)
-                owned[step.target] = not any(result is o for o in operands) or any(
+                result = _apply(step, step.compute, given, reusable, values.dtype, pool)
+                owned[step.target] = not any(result is g for g in given) or any(
                     result is r for r in reusable
                 )
             registers[step.target] = result
             for i in step.dead:
+                if pool is not None and owned[i] and owned[step.target]:
+                    _give_back(pool, registers[i], result)
                 registers[i] = None
         return tuple(registers[i] for i in self._results)
+
+
+def _give_back(pool: Pool, value: Value, result: Value) -> None:
+    """Return the memory of a value that is dead and did not become the result."""
+    if isinstance(value, torch.Tensor) and value is not result:
+        pool.give_back(value)
+
+
+def operands(node: Node, products: bool) -> tuple[Node, ...]:
+    """Return what the evaluation of a node reads.
+
+    Args:
+        node: the node.
+        products: a sum of products of two vectors reads these two (see `Program`).
+    """
+    if products and node.op == "sum" and node.dtype is F32:
+        (vector,) = node.args
+        if vector.op == "mul" and all(a.length is not None for a in vector.args):
+            return vector.args
+    return node.args
+
+
+def _needed(roots: Sequence[Node], products: bool) -> list[Node]:
+    """Return what is evaluated for the roots, operands before users."""
+    order = list(topological(*roots))
+    needed = set(roots)
+    for node in reversed(order):
+        if node in needed:
+            needed.update(operands(node, products))
+    return [node for node in order if node in needed]
+
+
+def _dot(a: torch.Tensor, b: torch.Tensor, pool: Pool | None = None) -> torch.Tensor:
+    """Return the products of two vectors at each lane."""
+    return sum_of_products(a, b, (VECTOR_AXIS,), VECTOR_AXIS + 1, pool).squeeze(VECTOR_AXIS)
 
 
 def _leaf(node: Node, values: Values, lanes: Lanes, score: torch.Tensor | None) -> Value:
@@ -220,6 +271,7 @@ def _apply(
     operands: list[Value],
     reusable: list[Value],
     dtype: torch.dtype,
+    pool: Pool | None,
 ) -> Value:
     """Run one op, in place where a dead operand has the result's shape and dtype."""
     node = step.node
@@ -229,7 +281,7 @@ def _apply(
     # (choices and extremes) get tensors only, so that two numbers have the score's dtype too.
     for i in range(1 if step.takes_out else len(operands)):
         if not isinstance(operands[i], torch.Tensor):
-            kind = {F32: dtype, I32: torch.int64, BOOL: torch.bool}[node.args[i].dtype]
+            kind = {F32: dtype, I32: torch.int64, BOOL: torch.bool}[step.args[i].dtype]
             operands[i] = torch.scalar_tensor(operands[i], dtype=kind, device="cpu")
     if step.takes_out:
         for t in reusable:
@@ -241,6 +293,13 @@ def _apply(
                 and all(_covers(t, o) for o in operands if isinstance(o, torch.Tensor))
             ):
                 return compute(*operands, out=t)
+        if pool is not None and node.dtype is F32:
+            tensors = [o for o in operands if isinstance(o, torch.Tensor)]
+            out = pool.lend(torch.broadcast_shapes(*(t.shape for t in tensors)))
+            if out is not None:
+                return compute(*operands, out=out)
+    if compute is _dot:
+        return _dot(*operands, pool=pool)
     return compute(*operands)
 
 
@@ -255,11 +314,11 @@ def _covers(whole: torch.Tensor, part: torch.Tensor) -> bool:
     )
 
 
-def _align_vectors(node: Node, operands: list[Value]) -> list[Value]:
+def _align_vectors(args: tuple[Node, ...], operands: list[Value]) -> list[Value]:
     """Give scalar operands of a vector op a trailing axis of one."""
     return [
         o.unsqueeze(-1) if a.length is None and isinstance(o, torch.Tensor) and o.dim() else o
-        for a, o in zip(node.args, operands, strict=True)
+        for a, o in zip(args, operands, strict=True)
     ]
 
 
@@ -316,13 +375,18 @@ def _index_tensor(node: Node, d: int, index: Value, device: torch.device) -> Val
     return index
 
 
+def is_whole_axis(load: Node, d: int) -> bool:
+    """Whether a load reads all of dimension `d` as a vector."""
+    return load.args[d].op == "iota" and load.attr.shape[d] == load.args[d].attr
+
+
 def plain_axes(node: Node) -> dict[int, int]:
     """Map the dimensions of a load that can be sliced to the axis that they run along."""
     plain: dict[int, int] = {}
     for d, arg in enumerate(node.args):
         if arg.op == "input":
             axis = AXES[arg.attr]
-        elif arg.op == "iota" and node.attr.shape[d] == arg.attr:
+        elif is_whole_axis(node, d):
             axis = VECTOR_AXIS
         else:
             continue

@@ -25,7 +25,7 @@ LAYERS = {
     "emulator": ("flexfa4.emulator",),
 }
 # The modules of flexfa4/ that know a backend; the others work for any.
-FRONT_OF_KERNELS = ("flexfa4/api.py", "flexfa4/report.py")
+FRONT_OF_KERNELS = ("flexfa4/api.py", "flexfa4/report.py", "flexfa4/torch_op/ops.py")
 
 
 def modules_of(folder: str) -> list[Path]:

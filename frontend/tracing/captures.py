@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from flexfa4.errors import CaptureError
+from flexfa4.errors import CaptureError, ChangedCaptureError
 from flexfa4.frontend import integers, ir
 from flexfa4.frontend.ir import F32, I32, Buffer, Graph, Node, Scalar
 from flexfa4.frontend.places import Place, Places
@@ -235,9 +235,9 @@ class Session:
         """
         for source, unchanged in self._snapshots:
             if not unchanged():
-                raise CaptureError(
+                raise ChangedCaptureError(
                     where=where,
                     name=f"`{describe(source)}`",
-                    kind="changed inside the mod, which is called once and not for every score",
+                    change="changed",
                     rewrite="change it outside the mod",
                 )

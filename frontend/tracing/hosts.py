@@ -21,7 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from flexfa4.errors import CaptureError, OperandError, UnsupportedFunctionError
+from flexfa4.errors import (
+    CaptureError,
+    OperandError,
+    OutsideModError,
+    UnsupportedFunctionError,
+)
 from flexfa4.frontend import integers
 from flexfa4.frontend.ir import Node, const
 from flexfa4.frontend.ops import written
@@ -396,10 +401,13 @@ def adopt(tensor: torch.Tensor) -> HostTensor:
     """Return a plain tensor that met a traced value as a captured one.
 
     Raises:
+        OutsideModError: nothing is being traced.
         CaptureError: it was not made inside the mod, so its next value cannot be found.
     """
     session = ACTIVE.session
-    if session is None or not session.made_inside(tensor):
+    if session is None:
+        raise OutsideModError(where=locate.here(), name="a value of a mod, such as flexfa4.q_len,")
+    if not session.made_inside(tensor):
         raise CaptureError(
             where=locate.here(),
             name="this tensor",

@@ -101,9 +101,10 @@ class View(Operators):
         return [axis for axis, entry in enumerate(self.entries) if isinstance(entry, Open)]
 
     def _refuse(self, index: str, expected: str, advice: str) -> NoReturn:
+        axes = self._tensor.value.dim()
         raise IndexingError(
             where=locate.here(),
-            name=f"`{describe(self._tensor.source)}` of {self._tensor.value.dim()} axes",
+            name=f"`{describe(self._tensor.source)}` of {axes} {'axis' if axes == 1 else 'axes'}",
             index=index,
             expected=expected,
             rewrite=advice,

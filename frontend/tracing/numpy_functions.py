@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import torch
 
-from flexfa4.errors import UnsupportedFunctionError
+from flexfa4.errors import OperandError, UnsupportedFunctionError
+from flexfa4.frontend.ops import OPS, written
 from flexfa4.frontend.tracing import hosts, locate
 from flexfa4.frontend.tracing.proxies import operate
 
@@ -27,10 +28,24 @@ _OPERATORS: Final = {
 
 
 def ufunc(function: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Apply a universal function of numpy, or a method of one such as ``np.add.reduce``."""
+    """Apply a universal function of numpy, or a method of one such as ``np.add.reduce``.
+
+    Raises:
+        OperandError: an operator is applied to a value of the mod and an array.
+        UnsupportedFunctionError: see `call`.
+    """
     name = function.__name__
     if method == "__call__" and name in _OPERATORS and not kwargs and len(args) == 2:
-        return operate(_OPERATORS[name], *args)
+        result, row = operate(_OPERATORS[name], *args), OPS.get(_OPERATORS[name])
+        if result is NotImplemented:  # an array, of which numpy itself would say less
+            raise OperandError(
+                where=locate.here(),
+                name=f"`{written(row.name)}`" if row else f"`numpy.{name}`",
+                operands="a value of the mod and an array that is made inside it",
+                expected="traced values, captured tensors, numbers and bools",
+                rewrite="make the array outside the mod, and index it: array[kv_idx]",
+            )
+        return result
     return call(function if method == "__call__" else getattr(function, method), args, kwargs)
 
 

@@ -18,7 +18,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from flexfa4.errors import CaptureError
+from flexfa4.errors import CaptureError, ChangedCaptureError
 from flexfa4.frontend.tracing import locate
 from flexfa4.frontend.tracing.sources import Attr, Call, Const, Item, Source, describe
 
@@ -77,10 +77,10 @@ class _Property:
 
 def refuse_assignment(state: State, name: str) -> None:
     """Refuse to change a captured object."""
-    raise CaptureError(
+    raise ChangedCaptureError(
         where=locate.here(),
         name=f"`{describe(Attr(state.source, name))}`",
-        kind="assigned to inside the mod, which is called once and not for every score",
+        change="assigned to",
         rewrite="a local variable, or an assignment outside the mod",
     )
 

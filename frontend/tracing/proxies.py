@@ -129,7 +129,8 @@ def operate(name: str, *args: Any) -> Any:
     if torch.compiler.is_dynamo_compiling():
         from flexfa4.frontend.tracing import tape
 
-        return tape.operate(name, args)
+        if (running := tape.running()) is not None:
+            return running.operate(name, args)
     from flexfa4.frontend.tracing import hosts, torch_functions
 
     if not hosts.any_traced(args):

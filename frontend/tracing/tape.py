@@ -53,10 +53,14 @@ _DTYPES: Final = {
     "int64": torch.int64,
     "bool": torch.bool,
 }
-_INPUTS: Final = {
+INPUTS: Final = {
     "score": ("float32", "int64", "int64", "int64", "int64"),
     "mask": ("int64", "int64", "int64", "int64"),
 }
+_CONSTANTS: Final = (
+    int, float, complex, str, type(None), type(Ellipsis), torch.dtype, torch.device, torch.layout,
+    torch.memory_format,
+)  # fmt: skip
 # Asked of a stand-in, these are answered by the stand-in: it has the dtype and the shape.
 _ABOUT_THE_TENSOR: Final = (
     "size", "dim", "ndimension", "is_floating_point", "is_complex", "numel", "__len__", "__get__",
@@ -80,8 +84,8 @@ class Recorded:
     floats: list[float]
 
 
-def _running() -> Tape | None:
-    """Return the tape of the mod that Dynamo traces now."""
+def running() -> Tape | None:
+    """Return the tape of the mod that Dynamo traces now, None where it traces something else."""
     for mode in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
         if isinstance(mode, Tape):
             return mode
@@ -109,16 +113,9 @@ def record(mod: Callable[..., Any], kind: Kind) -> Recorded:
     return tape.finish(result)
 
 
-def operate(name: str, args: tuple[Any, ...]) -> Any:
-    """Apply an operator to sizes such as ``flexfa4.q_len``, which are no tensors."""
-    tape = _running() or _refuse_outside()
-    return tape.record("operate", name, args, {})
-
-
-def inline(text: str, tensors: Any, scalars: Any, args: tuple[Any, ...]) -> Any:
-    """Return the value of a text mod that is called inside a mod."""
-    tape = _running() or _refuse_outside()
-    return tape.record("inline", text, (tuple(tensors), tuple(scalars), args), {})
+def _fixed(number: int) -> int:
+    """Return an int that Dynamo holds constant from here on: range() asks for the value."""
+    return range(number, number + 1)[0]
 
 
 class Tape(TorchFunctionMode):
@@ -135,7 +132,7 @@ class Tape(TorchFunctionMode):
         self._tensors: list[torch.Tensor] = []
         self._ints: list[int] = []
         self._floats: list[float] = []
-        for dtype in _INPUTS[kind]:
+        for dtype in INPUTS[kind]:
             self._stand_in(dtype + "|")
         self.arguments = tuple(self._stand_ins)
 
@@ -149,6 +146,14 @@ class Tape(TorchFunctionMode):
             return func(*args, **named)
         how = "method" if getattr(torch.Tensor, name, None) is func else "function"
         return self.record(how, name, args, named)
+
+    def operate(self, name: str, args: tuple[Any, ...]) -> torch.Tensor:
+        """Apply an operator to sizes such as ``flexfa4.q_len``, which are no tensors."""
+        return self.record("operate", name, args, {})
+
+    def inline(self, text: str, tensors: Any, scalars: Any, args: tuple[Any, ...]) -> torch.Tensor:
+        """Return the value of a text mod that is called inside the mod."""
+        return self.record("inline", text, (tuple(tensors), tuple(scalars), args), {})
 
     def record(
         self, how: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -195,7 +200,7 @@ class Tape(TorchFunctionMode):
         """Hold the size that a step asks for constant, and tell it."""
         tensor, axis = [int(part) for part in request[5:].split(".")]
         size = self._tensors[tensor].shape[axis]
-        _tell_size(self._replay, tensor, axis, len(range(size)))  # range() makes Dynamo fix it
+        _tell_size(self._replay, tensor, axis, _fixed(size))
 
     def _concerns(self, value: Any) -> bool:
         """Return whether an argument, however deeply nested, differs from score to score."""
@@ -209,6 +214,8 @@ class Tape(TorchFunctionMode):
 
     def _refer(self, value: Any) -> Any:
         """Return an operand as nested tuples of constants, which `Replay.operand` reads."""
+        if type(value).__name__ == "ndarray":  # Dynamo has tensors for numpy's arrays
+            value = torch.as_tensor(value)
         if isinstance(value, torch.Tensor):
             return self._refer_to_tensor(value)
         if isinstance(value, (tuple, list)):
@@ -218,13 +225,17 @@ class Tape(TorchFunctionMode):
         if isinstance(value, slice):
             return ("slice", tuple([self._refer(v) for v in (value.start, value.stop, value.step)]))
         if isinstance(value, bool):
-            return ("constant", bool(value))
-        if isinstance(value, int) and not has_static_value(value):
+            return ("constant", True if value else False)  # noqa: SIM210 - bool() stays symbolic
+        if isinstance(value, int):
+            if has_static_value(value):
+                return ("constant", _fixed(value))
             self._ints.append(value)
             return ("int", len(self._ints) - 1)
         if isinstance(value, float) and not has_static_value(value):
             self._floats.append(value)
             return ("float", len(self._floats) - 1)
+        if not isinstance(value, _CONSTANTS):
+            _refuse_operand(type(value).__name__)
         return ("constant", value)
 
     def _refer_to_tensor(self, tensor: torch.Tensor) -> Any:
@@ -237,7 +248,7 @@ class Tape(TorchFunctionMode):
             if known is tensor:
                 return ("tensor", i)
         self._tensors.append(tensor)
-        sizes = tuple([n if has_static_value(n) else None for n in tensor.shape])
+        sizes = tuple([_fixed(n) if has_static_value(n) else None for n in tensor.shape])
         _declare(self._replay, tensor.dtype, sizes)
         return ("tensor", len(self._tensors) - 1)
 
@@ -324,10 +335,10 @@ def _refuse_unseen() -> NoReturn:
 
 
 @_for_dynamo
-def _refuse_outside() -> NoReturn:
+def _refuse_operand(kind: str) -> NoReturn:
     raise OperandError(
-        name="an operation on flexfa4.q_len, kv_len, num_heads or num_kv_heads",
-        operands="these sizes outside a mod, in a function that torch.compile traces",
-        expected="such operations inside mods, or outside the compiled function",
-        rewrite="query.shape[2] for q_len, key.shape[2] for kv_len",
+        name="an operation on scores or indices",
+        operands=f"a {kind}",
+        expected="traced values, captured tensors, numbers and bools",
+        rewrite="convert it to a number or a tensor",
     )

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
+from torch._C._dynamo.eval_frame import set_eval_frame
 from torch.utils._python_dispatch import _disable_current_modes
 
 from flexfa4.counters import count
@@ -39,6 +40,7 @@ from flexfa4.errors import (
 )
 from flexfa4.frontend import ir
 from flexfa4.frontend.binding import BoundGraph
+from flexfa4.frontend.eager import result_on
 from flexfa4.frontend.ir import Graph, Node
 from flexfa4.frontend.places import Places
 from flexfa4.frontend.text import snapshots
@@ -48,6 +50,7 @@ from flexfa4.frontend.tracing.combining import Combinable, KnownMod
 from flexfa4.frontend.tracing.contract import Kind
 from flexfa4.frontend.tracing.escapes import Net
 from flexfa4.frontend.tracing.proxies import (
+    Operators,
     Traced,
     as_node,
     inputs,
@@ -221,6 +224,19 @@ def _without_modes() -> contextlib.AbstractContextManager[Any]:
     return _disable_current_modes() if has_modes else contextlib.nullcontext()
 
 
+class _WithoutDynamo:
+    """Keeps Dynamo from compiling functions that run while a mod is traced.
+
+    It would where a function that ``torch.compile`` did not compile as a whole calls attention.
+    """
+
+    def __enter__(self) -> None:
+        self._callback = set_eval_frame(None)
+
+    def __exit__(self, *exception: object) -> None:
+        set_eval_frame(self._callback)
+
+
 def _trace(mod: Any, kind: Kind) -> _Entry:
     """Call the user's function once and return what that taught."""
     from flexfa4.frontend.pipeline import optimise
@@ -233,7 +249,7 @@ def _trace(mod: Any, kind: Kind) -> _Entry:
     before, hosts.ACTIVE.session = hosts.ACTIVE.session, session
     try:
         # a trace outlives the modes that it happens in, such as those of fake tensors
-        with _without_modes(), Interception(), Net(kind):
+        with _WithoutDynamo(), _without_modes(), Interception(), Net(kind):
             random_state = torch.get_rng_state()
             result = contract.called(mod, kind, function, arguments)
             is_random = not torch.equal(torch.get_rng_state(), random_state)
@@ -259,8 +275,8 @@ def _trace(mod: Any, kind: Kind) -> _Entry:
 class Mod(Combinable, KnownMod):
     """A traced or parsed mod; what `trace` and `parse` return.
 
-    Usable wherever a function is.  Called with traced values, inside another mod, it gives its
-    result on them.  Masks combine with ``&``, ``|`` and ``~``, score mods by `flexfa4.compose`.
+    Usable wherever a function is, and called as one: inside another mod, and on tensors of scores
+    and indices.  Masks combine with ``&``, ``|`` and ``~``, score mods by `flexfa4.compose`.
 
     Any Mod can be pickled, one made from a lambda too: pickle keeps its graph as text and the
     present values of its captures, not the function, and what is read back follows them no longer
@@ -284,7 +300,10 @@ class Mod(Combinable, KnownMod):
 
     @abstractmethod
     def __call__(self, *args: Any) -> Any:
-        """Return the result on traced values: score (for a score mod), b, h, q_idx, kv_idx."""
+        """Return the result on score (for a score mod), b, h, q_idx, kv_idx.
+
+        These are values of another mod, or tensors whose shapes broadcast.
+        """
 
     @property
     def graph(self) -> Graph:
@@ -344,7 +363,10 @@ class TextMod(Mod):
         if torch.compiler.is_dynamo_compiling():
             from flexfa4.frontend.tracing import tape
 
-            return tape.inline(self.text, self.bound.tensors, self.bound.scalars, args)
+            if (running := tape.running()) is not None:
+                return running.inline(self.text, self.bound.tensors, self.bound.scalars, args)
+        if hosts.ACTIVE.session is None and not any(isinstance(a, Operators) for a in args):
+            return result_on(self.bound, named_arguments(self.kind, args), locate.here())
         if self.bound.tensors or self.bound.scalars:
             raise CaptureError(
                 where=locate.here(),
@@ -396,6 +418,23 @@ def unpickled(state: Any) -> Mod:
     return TextMod(snapshots.restored(state))
 
 
+def named_arguments(kind: Kind, args: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the arguments of a text mod by name.
+
+    Raises:
+        ArityError: there are more or fewer than mods of this kind take.
+    """
+    names = [name for name in ir.INPUTS if name != "score" or kind == "score"]
+    if len(args) != len(names):
+        raise ArityError(
+            where=locate.here(),
+            name="a text mod",
+            count=len(names),
+            rewrite=f"mod({', '.join(names)})",
+        )
+    return dict(zip(names, args, strict=True))
+
+
 def inline_graph(
     graph: Graph,
     args: tuple[Any, ...],
@@ -410,15 +449,7 @@ def inline_graph(
         leaves: what stands for each captured tensor and number.
         note: called with each load of the graph and the one that stands for it.
     """
-    names = [name for name in ir.INPUTS if name != "score" or graph.kind == "score"]
-    if len(args) != len(names):
-        raise ArityError(
-            where=locate.here(),
-            name="a text mod",
-            count=len(names),
-            rewrite=f"mod({', '.join(names)})",
-        )
-    given = dict(zip(names, map(as_node, args), strict=True))
+    given = {name: as_node(arg) for name, arg in named_arguments(graph.kind, args).items()}
 
     def replace(node: Node, operands: tuple[Node, ...]) -> Node:
         if node.op == "input":

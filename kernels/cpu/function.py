@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.blocks import Blocks
 from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import Buffer
+from flexfa4.frontend.pool import Pool
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.kernels.cpu.backward import Saved, backward
 from flexfa4.kernels.cpu.forward import forward
@@ -32,7 +34,33 @@ from flexfa4.kernels.cpu.schedule import (
     mask_schedule,
 )
 from flexfa4.kernels.cpu.scores import Call
-from flexfa4.primitives.online_softmax import LN2
+from flexfa4.primitives.online_softmax import LN2, LOG2E
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """What a forward pass gave, and the gradients of it that come in, each of which may be None.
+
+    Attributes:
+        out, grad_out: ``(B, Hq, Lq, Dv)``.
+        lse: ``(B, Hq, Lq)``, base 2; grad_lse: the gradient of the natural one.
+    """
+
+    out: torch.Tensor
+    lse: torch.Tensor
+    grad_out: torch.Tensor | None
+    grad_lse: torch.Tensor | None
+
+    @classmethod
+    def natural(
+        cls,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        grad_out: torch.Tensor | None,
+        grad_lse: torch.Tensor | None,
+    ) -> Results:
+        """Return the results of `attend`, whose lse is the natural logarithm."""
+        return cls(out, lse * LOG2E, grad_out, grad_lse)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,10 +108,48 @@ def attend(
         return _attend(request, q, k, v, sink)
 
 
+def gradients(
+    request: Request,
+    inputs: Sequence[Any],
+    results: Results,
+    wanted: Sequence[bool],
+) -> list[torch.Tensor | None]:
+    """Run the backward pass of a request.
+
+    Args:
+        request: that of the forward pass; the tensors that it captures come from `inputs`.
+        inputs: q, k, v, sink (or None) and what the score mod captures.
+        results: what the forward pass gave, and the gradients that come in.
+        wanted: for each of `inputs` whether its gradient is wanted.
+
+    Returns:
+        The gradient of each of `inputs`, in its dtype; None where it is not wanted.
+    """
+    q, k, v, sink, *tensors = inputs
+    grad_out = torch.zeros_like(results.out) if results.grad_out is None else results.grad_out
+    saved = Saved(results.out, results.lse, grad_out, results.grad_lse, sink)
+    with _without_autocast(q.device):
+        found = backward(_call(request, q, k, v, tuple(tensors)), saved)
+    buffers = request.score.graph.buffers if request.score is not None else ()
+    grads = [found.q, found.k, found.v, found.sink, *(found.captures.get(b) for b in buffers)]
+    return [
+        g.to(x.dtype) if w and g is not None else None
+        for g, x, w in zip(grads, inputs, wanted, strict=True)
+    ]
+
+
+def _without_tensors(request: Request) -> Request:
+    """Return a request that keeps no captured tensor alive: autograd keeps them, as it is told."""
+    if request.score is None or not request.score.tensors:
+        return request
+    return replace(request, score=replace(request.score, tensors=()))
+
+
 def _without_autocast(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """Return a context in which products of the score dtype stay in it."""
-    if torch.is_autocast_enabled(device.type):
-        return torch.autocast(device.type, enabled=False)
+    kind = device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
     return contextlib.nullcontext()
 
 
@@ -124,6 +190,8 @@ def _call(
     tensors: tuple[torch.Tensor, ...],
 ) -> Call:
     score, blocks = request.score, request.blocks
+    if score is not None and tensors:
+        score = replace(score, tensors=tensors)
     sizes = Sizes(q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2])
     given = None if score is None else premises(score, sizes)
     graph = score.graph if score is not None else None
@@ -136,19 +204,21 @@ def _call(
         join_batches=_joinable(k) and _joinable(v),
         scores_at_once=request.scores_at_once
         or (SCORES_AT_ONCE if plan.form.core is None else SCORES_AT_ONCE_WITH_CORE),
-    )
+    ).for_vectors(plan.shared_vector, plan.separate_vector)
     largest = largest_score(q, k, request.scale)
+    values = _values(score, given, q, sizes, tensors)
     return Call(
         q=q,
         k=k,
         v=v,
         scale=request.scale,
         plan=plan,
-        values=_values(score, given, q, sizes, tensors),
+        values=values,
         blocks=blocks,
         chunks=dense_schedule(problem) if blocks is None else mask_schedule(problem, blocks),
         bounded=scores_bounded(given, largest),
         fast_core=given is not None and core_within(given, plan, largest),
+        pool=Pool(values.dtype, q.device) if score is not None and q.device.type == "cpu" else None,
     )
 
 
@@ -191,7 +261,7 @@ class _Attention(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> Any:
         out, lse = forward(_call(request, q, k, v, tensors), sink)
-        ctx.request = request
+        ctx.request = _without_tensors(request)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(q, k, v, sink, out, lse, *tensors)
         return (out, lse * LN2) if request.return_lse else out
@@ -204,19 +274,10 @@ class _Attention(torch.autograd.Function):
         request: Request = ctx.request
         if grad_out is None and grad_lse is None:
             return (None,) * (5 + len(tensors))
-        with torch.no_grad(), _without_autocast(q.device):
-            saved = Saved(
-                out, lse, torch.zeros_like(out) if grad_out is None else grad_out, grad_lse, sink
-            )
-            found = backward(_call(request, q, k, v, tuple(tensors)), saved)
-        buffers = request.score.graph.buffers if request.score is not None else ()
         inputs = (q, k, v, sink, *tensors)
-        grads = [found.q, found.k, found.v, found.sink, *(found.captures.get(b) for b in buffers)]
-        wanted = ctx.needs_input_grad[1:]
-        result = [
-            g.to(x.dtype) if w and g is not None else None
-            for g, x, w in zip(grads, inputs, wanted, strict=True)
-        ]
+        with torch.no_grad():
+            results = Results(out, lse, grad_out, grad_lse)
+            result = gradients(request, inputs, results, ctx.needs_input_grad[1:])
         if torch.is_grad_enabled():  # create_graph=True: fail where the second derivative is taken
             present = [g for g in result if g is not None]
             sources = [t for t in (*inputs, grad_out, grad_lse) if t is not None]

@@ -133,7 +133,7 @@ class Network(torch.nn.Module):
 
 def by_module(value: Any) -> Callable[..., Any]:
     module.value = value  # type: ignore[attr-defined]
-    return lambda s, b, h, q, kv: s + use(module.value, q)  # type: ignore[attr-defined]
+    return lambda s, b, h, q, kv: s + use(module.value, q)
 
 
 def by_function_attribute(value: Any) -> Callable[..., Any]:
@@ -149,7 +149,7 @@ def by_cached_function(value: Any) -> Callable[..., Any]:
 
 
 def by_nested_container(value: Any) -> Callable[..., Any]:
-    config = OrderedDict(pair=Pair([value], "text"), unused=3)
+    config: dict[str, Any] = OrderedDict(pair=Pair([value], "text"), unused=3)
     return lambda s, b, h, q, kv: s + use(config["pair"].first[0], q)
 
 

@@ -150,7 +150,7 @@ def item_of_a_namespaces_dict():
 @case(FOLLOWED)
 def imported_inside():
     def mask(b, h, q, kv):
-        import settings_of_a_test
+        import settings_of_a_test  # type: ignore[import-not-found]
 
         return q - kv < settings_of_a_test.window
 
@@ -227,7 +227,8 @@ def mutable_default():
     def mask(b, h, q, kv, held=[5]):  # noqa: B006 - what the test is about
         return q - kv < held[0]
 
-    return mask, lambda: mask.__defaults__[0].__setitem__(0, 2)
+    held: Any = mask.__defaults__
+    return mask, lambda: held[0].__setitem__(0, 2)
 
 
 @case(FOLLOWED)
@@ -330,7 +331,7 @@ def ctypes_array():
 
 @case(REFUSED)
 def default_factory_of_a_dict():
-    held = collections.defaultdict(lambda: WINDOW)
+    held: dict[str, int] = collections.defaultdict(lambda: WINDOW)
     return reads(lambda: held["w"], list)
 
 

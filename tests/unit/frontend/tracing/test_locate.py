@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from flexfa4.errors import ResultError, TracedBoolError, TracedNumberError, Where
+from flexfa4.errors import ResultError, TracedBoolError, TracedNumberError, TraceError, Where
 from flexfa4.frontend.tracing import locate
 from flexfa4.frontend.tracing.trace import resolve
 
 TABLE = [1, 2, 3]
 
 
-def refusal(mod: Callable[..., Any]) -> TracedBoolError | TracedNumberError:
+def refusal(mod: Callable[..., Any]) -> TraceError:
     with pytest.raises((TracedBoolError, TracedNumberError)) as caught:
         resolve(mod, "mask")
     return caught.value

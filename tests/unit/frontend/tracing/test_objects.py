@@ -85,6 +85,8 @@ class Child(Base):
 
 
 class MadeByNew:
+    width: int
+
     def __new__(cls, *args):
         self = super().__new__(cls)
         self.width = WINDOW
@@ -319,7 +321,7 @@ def record_made_inside():
 def frozen_record_made_inside():
     held = Plain(5)
     return (
-        lambda b, h, q, kv: q - kv < Frozen(held.extra).doubled,
+        lambda b, h, q, kv: q - kv < Frozen(held.extra).doubled,  # type: ignore[attr-defined]
         lambda: setattr(held, "extra", 1),
     )
 
@@ -439,7 +441,7 @@ def enum_member_as_a_key():
 
 @case(FOLLOWED)
 def kind_of_an_object():
-    held = [Plain()]
+    held: list[Any] = [Plain()]
     return (
         lambda b, h, q, kv: q - kv < (5 if type(held[0]) is Plain else 2),
         lambda: held.__setitem__(0, Record()),

@@ -107,7 +107,7 @@ REFUSED: list[tuple[str, Callable[..., Any], str]] = [
     ("bool", lambda s, b, h, q, kv: SLOPES[h > 1], "dtype bool"),
     ("float", lambda s, b, h, q, kv: SLOPES[h / 2], "index.to(torch.int64), or //"),
     ("None", lambda s, b, h, q, kv: PAIR[None, q, kv], "index the captured tensor with None"),
-    ("text", lambda s, b, h, q, kv: PAIR[q, "x"], "a str"),
+    ("text", lambda s, b, h, q, kv: PAIR[q, "x"], "a str"),  # type: ignore[index]
     ("traced slice", lambda s, b, h, q, kv: PAIR[q, : kv + 1].sum(-1), "traced bounds"),
     ("empty slice", lambda s, b, h, q, kv: PAIR[q, 3:3].sum(-1), "an empty slice"),
     ("two axes left", lambda s, b, h, q, kv: s + FULL[b, h], "one axis left at most"),
@@ -136,7 +136,7 @@ def test_isinstance_holds_inside_a_mod_as_it_does_without_tracing() -> None:
     width, causal = 3, True
 
     def mod(s, b, h, q, kv):
-        checks = [
+        checks: list[Any] = [
             (s, torch.Tensor),
             (PAIR, torch.Tensor),
             (PAIR[q], (int, torch.Tensor)),
@@ -145,7 +145,7 @@ def test_isinstance_holds_inside_a_mod_as_it_does_without_tracing() -> None:
             (causal, bool),
             (s, (int, float)),
         ]
-        return s + sum(isinstance(x, kinds) << i for i, (x, kinds) in enumerate(checks))
+        return s + sum(int(isinstance(x, kinds)) << i for i, (x, kinds) in enumerate(checks))
 
     assert str(resolve(mod, "score").graph) == "score + 47.0"
 

@@ -114,8 +114,10 @@ def test_a_mistake_is_told_with_the_users_line(name: str) -> None:
     assert message in str(caught.value) and "test_tape.py" in str(caught.value)
 
 
-def test_sizes_outside_a_mod_are_refused() -> None:
-    with pytest.raises(torch._dynamo.exc.TorchDynamoException, match="outside a mod"):
-        torch.compile(lambda x: x + (flexfa4.q_len + 1), backend="eager", fullgraph=True)(
-            torch.ones(1)
-        )
+def test_an_ordinary_trace_runs_beside_a_compiled_function() -> None:
+    def call(x: torch.Tensor) -> Any:
+        offset = flexfa4.kv_len - flexfa4.q_len
+        return x + 1, str(flexfa4.trace(lambda b, h, i, j: i + offset >= j))
+
+    _, text = torch.compile(call, backend="eager")(torch.ones(1))
+    assert text == str(flexfa4.parse("q + (kv_len - q_len) >= kv"))

@@ -264,7 +264,7 @@ REFUSED: list[tuple[Callable[..., Any], type[FlexFA4Error], str]] = [
     (lambda s, b, h, q, kv: s + "1", OperandError, "a str"),
     (lambda s, b, h, q, kv: "1" + s, OperandError, "applied to a str"),
     (lambda s, b, h, q, kv: s < [1], OperandError, "a list"),
-    (lambda s, b, h, q, kv: torch.add(s, "1"), OperandError, "numbers and bools"),
+    (lambda s, b, h, q, kv: torch.add(s, "1"), OperandError, "numbers and bools"),  # type: ignore[call-overload]
     (lambda s, b, h, q, kv: s.foo, UnknownAttributeError, "`foo`"),
     (lambda s, b, h, q, kv: s.sigmoyd(), UnknownAttributeError, ".sigmoid"),
     (lambda s, b, h, q, kv: torch.Tensor.abs(s), UnsupportedFunctionError, "x.abs(...)"),

@@ -1,0 +1,164 @@
+"""A call as what a registered op can take, and back.
+
+Graphs are text, which any tool of torch's can store and compare; what they capture is lists of
+tensors and ints, and one tensor of floats (a list of floats would make ``torch.compile`` compile
+anew for each value).  Texts are read once each.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from flexfa4.checks import checked_scale
+from flexfa4.frontend.binding import BoundGraph
+from flexfa4.frontend.ir import F32, I32, Graph
+from flexfa4.frontend.text.printing import parse_graph, to_text
+
+SCHEMA: Final = (
+    "Tensor query, Tensor key, Tensor value, Tensor? sink, Tensor? kinds, Tensor[] tensors,"
+    " SymInt[] ints, Tensor? floats, str score, str mask, float? scale, SymInt[] block_size,"
+    " SymInt? scores_at_once"
+)
+
+
+class Arguments(NamedTuple):
+    """The arguments of ``flexfa4::attention``.
+
+    Attributes:
+        query, key, value, sink: those of `flexfa4.attention`.
+        kinds: the kinds of the mask's blocks, None where the op finds them itself.
+        tensors: what the score mod captures, then what the mask does, each in the order in which
+            its text declares it.
+        ints: captured ints, likewise.
+        floats: captured floats, likewise: fp64, on the CPU; one more in front is the scale.  None
+            where there are none.
+        score, mask: texts, empty where there is no score mod or no mask.
+        scale: None for ``1/sqrt(D)``, or where it is the first of `floats`.
+        block_size: queries and keys of a block, where `kinds` are given.
+        scores_at_once: see `flexfa4.Options`.
+    """
+
+    query: Any
+    key: Any
+    value: Any
+    sink: Any
+    kinds: Any
+    tensors: Any
+    ints: Any
+    floats: Any
+    score: Any
+    mask: Any
+    scale: Any
+    block_size: Any
+    scores_at_once: Any
+
+
+class Captured(NamedTuple):
+    """A mod as text, with what it captures in the order in which the text declares it."""
+
+    text: str = ""
+    tensors: Sequence[torch.Tensor] = ()
+    ints: Sequence[int] = ()
+    floats: Sequence[float] = ()
+
+
+NOTHING: Final = Captured()
+
+
+@functools.lru_cache(maxsize=1024)
+def text_of(graph: Graph) -> str:
+    """Return the text of a graph."""
+    return to_text(graph)
+
+
+@functools.lru_cache(maxsize=1024)
+def graph_of(text: str) -> Graph:
+    """Return the graph of a text that `text_of` or a tape gave, which is simplified already."""
+    return parse_graph(text).graph
+
+
+def captured(bound: BoundGraph | None) -> Captured:
+    """Return a bound graph as text with its captures."""
+    if bound is None:
+        return NOTHING
+    ints, floats = split(bound.graph, bound.scalars)
+    return Captured(text_of(bound.graph), bound.tensors, ints, floats)
+
+
+def split(graph: Graph, scalars: Iterable[Any]) -> tuple[list[int], list[float]]:
+    """Return the ints and the floats of a graph's scalars."""
+    pairs = list(zip(graph.scalars, scalars, strict=True))
+    return [v for s, v in pairs if s.dtype is I32], [v for s, v in pairs if s.dtype is F32]
+
+
+def float_tensor(floats: Sequence[float]) -> torch.Tensor | None:
+    """Return floats as an op takes them.
+
+    Dynamo's symbolic floats stay symbolic only as factors of tensors: everything else that takes
+    one makes it a constant, and another value compiles anew.
+    """
+    if len(floats) == 0:
+        return None
+    if torch.compiler.is_dynamo_compiling():
+        one = torch.ones((), dtype=torch.float64, device="cpu")
+        return torch.stack([one * number for number in floats])
+    return torch.tensor(floats, dtype=torch.float64, device="cpu")
+
+
+# ---- back ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Call:
+    """What the arguments of an op say.
+
+    Attributes:
+        score, mask: graphs with their captures, or None.
+        scale: factor of the scores.
+    """
+
+    score: BoundGraph | None
+    mask: BoundGraph | None
+    scale: float
+
+
+def decode(a: Arguments) -> Call:
+    """Return what the arguments of an op say; they hold real tensors.
+
+    Raises:
+        ArgumentError: the scale is not finite.
+    """
+    reader = _Reader(list(a.tensors), list(a.ints), [] if a.floats is None else a.floats.tolist())
+    graphs = [graph_of(text) if text else None for text in (a.score, a.mask)]
+    count = sum(s.dtype is F32 for g in graphs if g is not None for s in g.scalars)
+    scale = a.scale
+    if len(reader.floats) > count:
+        scale = reader.floats.pop(0)
+    score, mask = (None if g is None else reader.bind(g) for g in graphs)
+    return Call(score, mask, checked_scale(scale, a.query.shape[3]))
+
+
+@dataclass
+class _Reader:
+    """What is left of the captures of an op."""
+
+    tensors: list[torch.Tensor]
+    ints: list[int]
+    floats: list[float]
+
+    def bind(self, graph: Graph) -> BoundGraph:
+        """Return a graph with the next captures."""
+        tensors = tuple([self.tensors.pop(0) for _ in graph.buffers])
+        scalars = [(self.ints if s.dtype is I32 else self.floats).pop(0) for s in graph.scalars]
+        return BoundGraph(graph, tensors, tuple(scalars))
+
+
+def bind(text: str, tensors: Any, ints: Any, floats: Any) -> BoundGraph:
+    """Return the graph of a text with its captures, given as an op takes them."""
+    reader = _Reader(list(tensors), list(ints), [] if floats is None else floats.tolist())
+    return reader.bind(graph_of(text))

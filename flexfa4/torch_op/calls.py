@@ -1,0 +1,91 @@
+"""A call of attention as one registered op.
+
+Two ways lead here.  Where Python itself runs (``torch.func``, fake tensors, non-strict export), the
+public functions checked their arguments and resolved the mods as in any call.  Where Dynamo traces,
+`compiled` did.  Does not know which: Dynamo runs `run` symbolically.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from flexfa4.block_mask import BLOCK_SIZE, BlockMask
+from flexfa4.frontend.binding import BoundGraph
+from flexfa4.torch_op import ops, transforms
+from flexfa4.torch_op.arguments import NOTHING, Arguments, Captured, captured, float_tensor
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The tensor arguments of `attention`."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    sink: torch.Tensor | None
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A mask as the op takes it: with the kinds of its blocks, or None where the op finds them."""
+
+    mod: Captured = NOTHING
+    kinds: torch.Tensor | None = None
+    block_size: tuple[int, int] = BLOCK_SIZE
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What is neither tensor nor mod.
+
+    Attributes:
+        scale: None for the default.
+        return_lse: also return the log-sum-exp.
+        scores_at_once: see `flexfa4.Options`.
+        scale_varies: `scale` is a symbolic number, whose changes must not compile anew.
+    """
+
+    scale: float | None
+    return_lse: bool
+    scores_at_once: int | None
+    scale_varies: bool = False
+
+
+def run(
+    tensors: Tensors, score: Captured, mask: Mask, choices: Choices
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Call the op."""
+    scale, floats = choices.scale, [*score.floats, *mask.mod.floats]
+    if scale is not None and choices.scale_varies:
+        floats, scale = [scale, *floats], None
+    arguments = Arguments(
+        query=tensors.query,
+        key=tensors.key,
+        value=tensors.value,
+        sink=tensors.sink,
+        kinds=mask.kinds,
+        tensors=[*score.tensors, *mask.mod.tensors],
+        ints=[*score.ints, *mask.mod.ints],
+        floats=float_tensor(floats),
+        score=score.text,
+        mask=mask.mod.text,
+        scale=scale,
+        block_size=list(mask.block_size),
+        scores_at_once=choices.scores_at_once,
+    )
+    if not torch.compiler.is_dynamo_compiling() and torch._C._are_functorch_transforms_active():
+        out, lse = transforms.attention(*arguments)
+    else:
+        out, lse = ops.attention(*arguments)
+    return (out, lse) if choices.return_lse else out
+
+
+def mask_of(mask: BlockMask | BoundGraph | None) -> Mask:
+    """Return a mask, resolved or with its blocks, as the op takes it."""
+    if mask is None:
+        return Mask()
+    if isinstance(mask, BlockMask):
+        return Mask(mask.captured, mask.kinds, mask.block_size)
+    return Mask(captured(mask))

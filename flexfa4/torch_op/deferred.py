@@ -1,0 +1,78 @@
+"""Block masks made where no values are known: their blocks are a tensor of torch's graph.
+
+``create_block_mask`` inside ``torch.compile``, ``torch.export`` or under fake tensors gives one.
+Where the graph has run, it is a block mask like any other; before, what looks at values
+(`BlockMask.density`, `BlockMask.to_dense`) has none.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from flexfa4.block_mask import BlockMask
+from flexfa4.frontend.binding import BoundGraph
+from flexfa4.frontend.blocks import Blocks
+from flexfa4.mask_spec import Spec, reads
+from flexfa4.torch_op import ops
+from flexfa4.torch_op.arguments import Captured, bind, float_tensor, graph_of
+
+
+class DeferredBlockMask(BlockMask):
+    """A block mask whose kinds of blocks are found when the graph runs."""
+
+    def __init__(
+        self, mask: Any, captured: Captured, spec: Spec, device: torch.device, counts_heads: bool
+    ) -> None:
+        sizes = spec.sizes
+        self.mask = mask
+        self.batch, self.heads = sizes.batch, sizes.heads
+        self.q_len, self.kv_len = sizes.q_len, sizes.kv_len
+        self.block_size = spec.block_size
+        self._spec = spec
+        self._device = device
+        self.counts_heads = counts_heads
+        self.captures_tensors = len(captured.tensors) > 0
+        # a snapshot: what changes afterwards in the graph does not change it
+        tensors = [t.detach().clone() for t in captured.tensors]
+        self.captured = Captured(captured.text, tensors, captured.ints, captured.floats)
+        known = [1 if n is None else n for n in (self.batch, self.heads)]
+        self.kinds = ops.block_kinds(
+            captured.text,
+            tensors,
+            list(captured.ints),
+            float_tensor(captured.floats),
+            [*known, self.q_len, self.kv_len],
+            list(spec.block_size),
+            device,
+        )
+
+    @functools.cached_property
+    def _bound(self) -> BoundGraph:  # type: ignore[override]
+        text, tensors, ints, floats = self.captured
+        return bind(text, tensors, ints, float_tensor(floats))
+
+    @functools.cached_property
+    def _blocks(self) -> Blocks:  # type: ignore[override]
+        graph = self._bound.graph
+        # every load was in range when the kinds were found
+        values = replace(self._spec.values(self._bound, self._device), unproved=frozenset())
+        return Blocks(graph, values, self._spec.space(graph), self.block_size, self.kinds)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of its captures."""
+        return self._device
+
+    def check_current(self) -> None:
+        """Do nothing: nobody can have changed what only the graph holds."""
+
+
+def block_mask(mask: Any, captured: Captured, spec: Spec, device: torch.device) -> BlockMask:
+    """Return a block mask of a mask that was resolved; `spec` has been checked."""
+    return DeferredBlockMask(
+        mask, captured, spec, device, "num_heads" in reads(graph_of(captured.text))
+    )

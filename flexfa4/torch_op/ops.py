@@ -1,0 +1,269 @@
+"""The registered ops: what they compute, the shapes they return, and their derivatives.
+
+    flexfa4::attention(query, key, value, ...) -> (out, lse)
+    flexfa4::attention_backward(grad_out, grad_lse, out, lse, wanted, query, ...) -> gradients
+    flexfa4::block_kinds(mask, tensors, ints, floats, sizes, block_size, device) -> kinds
+
+`arguments` says what the arguments are.  ``lse`` is the natural logarithm and is always returned.
+``wanted`` holds a flag for each of query, key, value, sink and the tensors: the gradients come for
+those that are set, in that order.  A second derivative is an error.
+
+These functions run on real tensors, below autograd; fake tensors get shapes only.  How users' mods
+become text is not their business.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any, Final
+
+import torch
+
+from flexfa4.block_mask import block_mask_of, found_kinds, tensor_identity
+from flexfa4.checks import check_captured, check_tensors
+from flexfa4.counters import count
+from flexfa4.errors import SecondDerivativeError
+from flexfa4.frontend.binding import BoundGraph
+from flexfa4.frontend.blocks import Blocks, MaskSize, block_count
+from flexfa4.frontend.evaluate import Values
+from flexfa4.frontend.ir import F32, Buffer
+from flexfa4.frontend.sizes import Sizes
+from flexfa4.kernels.cpu.function import Request, Results, attend, gradients
+from flexfa4.mask_spec import GivenSizes, Spec, reads
+from flexfa4.torch_op import folding
+from flexfa4.torch_op.arguments import SCHEMA, Arguments, bind, decode, graph_of
+
+__all__ = ["attention", "attention_backward", "block_kinds"]
+
+FIXED: Final = 4  # query, key, value and sink come before the captured tensors
+
+
+# ---- forward -------------------------------------------------------------------------------------
+
+
+def _attention(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    count("calls")
+    a = Arguments(*arguments)
+    with torch.no_grad():
+        out, lse = attend(_request(a, frozenset()), a.query, a.key, a.value, a.sink)
+    assert lse is not None
+    return out, lse
+
+
+def _request(a: Arguments, needs_grad: frozenset[Buffer]) -> Request:
+    call = decode(a)
+    blocks = None if call.mask is None else _blocks(a, call.mask)
+    return Request(call.score, blocks, call.scale, needs_grad, True, a.scores_at_once)
+
+
+def _attention_shapes(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    a = Arguments(*arguments)
+    check_tensors(a.query, a.key, a.value, a.sink)
+    for tensor in a.tensors:
+        check_captured("captured tensor", tensor, a.query)
+    q, batch = a.query, a.query.shape[:3]
+    dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
+    return q.new_empty(*batch, a.value.shape[3]), q.new_empty(batch, dtype=dtype)
+
+
+attention = torch.library.custom_op(
+    "flexfa4::attention", _attention, mutates_args=(), schema=f"({SCHEMA}) -> (Tensor, Tensor)"
+)
+attention.register_fake(_attention_shapes)
+attention.register_vmap(folding.attention)
+
+
+# ---- masks ---------------------------------------------------------------------------------------
+
+# Masks whose blocks came with the call, newest last; the entry holds the tensors that its key
+# identifies, so their ids stay taken.
+_CACHE_SIZE: Final = 32
+_CACHE: Final[OrderedDict[Any, tuple[Blocks, Any]]] = OrderedDict()
+_LOCK: Final = threading.Lock()
+
+
+def _blocks(a: Arguments, mask: BoundGraph) -> Blocks:
+    q, k = a.query, a.key
+    sizes = Sizes(q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2])
+    if a.kinds is None:
+        given = GivenSizes(sizes.batch, sizes.heads, sizes.q_len, sizes.kv_len, sizes.kv_heads)
+        return block_mask_of(a.mask, mask, given, q.device).blocks_on(q.device)
+    held = (a.kinds, *mask.tensors)
+    identities = tuple([tensor_identity(t) for t in held])
+    key = (mask.graph, repr(mask.scalars), identities, tuple(a.block_size), sizes, q.device)
+    with _LOCK:
+        found = _CACHE.get(key)
+        if found is not None:
+            _CACHE.move_to_end(key)
+            return found[0]
+    values = Values(
+        tensors=dict(zip(mask.graph.buffers, mask.tensors, strict=True)),
+        scalars=dict(zip(mask.graph.scalars, mask.scalars, strict=True)),
+        symbols=sizes.symbols(),
+        device=q.device,
+    )
+    size = MaskSize(a.kinds.shape[0], a.kinds.shape[1], sizes.q_len, sizes.kv_len)
+    block_q, block_kv = a.block_size
+    blocks = Blocks(mask.graph, values, size, (block_q, block_kv), a.kinds)
+    if None not in identities:
+        with _LOCK:
+            _CACHE[key] = (blocks, held)
+            if len(_CACHE) > _CACHE_SIZE:
+                _CACHE.popitem(last=False)
+    return blocks
+
+
+def _block_kinds(
+    mask: str,
+    tensors: list[torch.Tensor],
+    ints: list[int],
+    floats: torch.Tensor | None,
+    sizes: list[int],
+    block_size: list[int],
+    device: torch.device,
+) -> torch.Tensor:
+    spec = _spec(sizes, block_size)
+    return found_kinds(bind(mask, tensors, ints, floats), spec, device)
+
+
+def _block_kinds_shape(
+    mask: str,
+    tensors: list[torch.Tensor],
+    ints: list[int],
+    floats: torch.Tensor | None,
+    sizes: list[int],
+    block_size: list[int],
+    device: torch.device,
+) -> torch.Tensor:
+    read = reads(graph_of(mask))
+    batch, heads, q_len, kv_len = sizes
+    shape = (
+        batch if "b" in read else 1,
+        heads if "h" in read else 1,
+        block_count(q_len, block_size[0]),
+        block_count(kv_len, block_size[1]),
+    )
+    return torch.empty(shape, dtype=torch.int8, device="cpu")
+
+
+def _spec(sizes: list[int], block_size: list[int]) -> Spec:
+    batch, heads, q_len, kv_len = sizes
+    return Spec(GivenSizes(batch, heads, q_len, kv_len), (block_size[0], block_size[1]))
+
+
+block_kinds = torch.library.custom_op(
+    "flexfa4::block_kinds",
+    _block_kinds,
+    mutates_args=(),
+    schema="(str mask, Tensor[] tensors, SymInt[] ints, Tensor? floats, SymInt[] sizes,"
+    " SymInt[] block_size, Device device) -> Tensor",
+)
+block_kinds.register_fake(_block_kinds_shape)
+block_kinds.register_vmap(folding.block_kinds)
+
+
+# ---- backward ------------------------------------------------------------------------------------
+
+
+def _attention_backward(
+    grad_out: torch.Tensor | None,
+    grad_lse: torch.Tensor | None,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    wanted: list[bool],
+    *arguments: Any,
+) -> list[torch.Tensor]:
+    a = Arguments(*arguments)
+    buffers = graph_of(a.score).buffers if a.score else ()
+    needs = [b for b, w in zip(buffers, wanted[FIXED:], strict=False) if w]
+    request = _request(a, frozenset(needs))
+    inputs = (a.query, a.key, a.value, a.sink, *a.tensors[: len(buffers)])
+    with torch.no_grad():
+        results = Results.natural(out, lse, grad_out, grad_lse)
+        found = gradients(request, inputs, results, wanted[: len(inputs)])
+    return [g for g in found if g is not None]
+
+
+def _gradient_shapes(
+    grad_out: torch.Tensor | None,
+    grad_lse: torch.Tensor | None,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    wanted: list[bool],
+    *arguments: Any,
+) -> list[torch.Tensor]:
+    a = Arguments(*arguments)
+    inputs = (a.query, a.key, a.value, a.sink, *a.tensors)
+    return [x.new_empty(x.shape) for x, w in zip(inputs, wanted, strict=True) if w]
+
+
+attention_backward = torch.library.custom_op(
+    "flexfa4::attention_backward",
+    _attention_backward,
+    mutates_args=(),
+    schema="(Tensor? grad_out, Tensor? grad_lse, Tensor out, Tensor lse, bool[] wanted,"
+    f" {SCHEMA}) -> Tensor[]",
+)
+attention_backward.register_fake(_gradient_shapes)
+attention_backward.register_vmap(folding.attention_backward)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    a = Arguments(*inputs)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*output, a.query, a.key, a.value, a.sink, a.kinds, a.floats, *a.tensors)
+    ctx.rest = a._replace(
+        query=None, key=None, value=None, sink=None, kinds=None, floats=None, tensors=None
+    )
+
+
+def _differentiate(
+    ctx: Any, grad_out: torch.Tensor | None, grad_lse: torch.Tensor | None
+) -> tuple[Any, ...]:
+    out, lse, query, key, value, sink, kinds, floats, *tensors = ctx.saved_tensors
+    a: Arguments = ctx.rest._replace(
+        query=query, key=key, value=value, sink=sink, kinds=kinds, floats=floats, tensors=tensors
+    )
+    results = (grad_out, grad_lse, out, lse)
+    grads = differentiate(attention_backward, results, a, Arguments(*ctx.needs_input_grad))
+    return tuple(grads._replace(ints=None if a.ints else []))  # torch takes [] for tensors
+
+
+def differentiate(
+    run: Any, results: tuple[Any, Any, torch.Tensor, torch.Tensor], a: Arguments, needed: Arguments
+) -> Arguments:
+    """Return the gradient of each argument, None where there is none.
+
+    Args:
+        run: `attention_backward`, or what stands for it.
+        results: gradients of out and lse, of which each may be None, out, and lse.
+        a: the arguments of the forward pass.
+        needed: for each of them whether it needs a gradient.
+    """
+    buffers = graph_of(a.score).buffers if a.score else ()
+    captured = [
+        n and i < len(buffers) and buffers[i].dtype is F32 for i, n in enumerate(needed.tensors)
+    ]
+    wanted = [needed.query, needed.key, needed.value, needed.sink, *captured]
+    grads: list[Any] = [None] * len(wanted)
+    if (results[0] is not None or results[1] is not None) and any(wanted):
+        found = iter(run(*results, wanted, *a))
+        grads = [next(found) if w else None for w in wanted]
+    query, key, value, sink, *tensors = grads
+    nothing = Arguments(**dict.fromkeys(Arguments._fields))
+    return nothing._replace(query=query, key=key, value=value, sink=sink, tensors=tensors)
+
+
+attention.register_autograd(_differentiate, setup_context=_keep)
+
+
+def _keep_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Do nothing: no derivative of a gradient is taken."""
+
+
+def _refuse(ctx: Any, *grads: Any) -> Any:
+    raise SecondDerivativeError
+
+
+attention_backward.register_autograd(_refuse, setup_context=_keep_nothing)
