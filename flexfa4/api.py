@@ -17,7 +17,7 @@ from flexfa4.checks import (
     checked_scale,
 )
 from flexfa4.counters import count
-from flexfa4.errors import ArgumentError, DeviceError, describe
+from flexfa4.errors import ArgumentError, DeviceError, OutOfRangeError, describe
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import F32, Buffer
 from flexfa4.frontend.places import located
@@ -174,8 +174,10 @@ def attention(
     mask = None if block_mask is None else _block_mask(block_mask, query, key)
     blocks = None if mask is None else mask.blocks_on(query.device)
     request = Request(score, blocks, factor, needs_grad, return_lse, at_once)
-    with located(score):
+    try:
         out, lse = attend(request, query, key, value, sink)
+    except OutOfRangeError as error:
+        raise located(error, score) from None
     return out if lse is None else (out, lse)
 
 

@@ -7,8 +7,7 @@ rewritten its indices.  Does not find places itself (`tracing.locate`, `text.syn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -49,22 +48,14 @@ class Places:
 NOWHERE: Final = Places()
 
 
-@contextmanager
-def located(bound: BoundGraph | None) -> Iterator[None]:
-    """Add to an error about a load inside where the mod reads it.
+def located(error: OutOfRangeError, bound: BoundGraph | None) -> OutOfRangeError:
+    """Return an error about a load with the place where the mod reads it, if that is known.
 
     Args:
-        bound: the mod that runs inside, None for none.
-
-    Raises:
-        OutOfRangeError: with the place.
+        error: what was raised.
+        bound: the mod that ran, None for none.
     """
-    try:
-        yield
-    except OutOfRangeError as error:
-        where = None
-        if bound is not None and error.where is None and error.load is not None:
-            where = bound.places.where(error.load)
-        if where is None:
-            raise
-        raise type(error)(where=where, **error.fields) from None
+    where = None
+    if bound is not None and error.where is None and error.load is not None:
+        where = bound.places.where(error.load)
+    return error if where is None else type(error)(where=where, **error.fields)
