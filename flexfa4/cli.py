@@ -1,27 +1,25 @@
-"""The command line: ``flexfa4 demo``, ``flexfa4 explain`` and ``flexfa4 doctor``.
+"""The command line: ``flexfa4 demo``, ``explain``, ``plot``, ``variants`` and ``doctor``.
 
-Only arguments are handled here; each command's work is done by the module of its name.  What a user
-can get wrong ends in the catalogue's message on stderr and exit code 2; a command whose result is
-bad (the demo's losses differ) ends with exit code 1.  A reader that has seen enough (``flexfa4
+Only arguments are handled here; each command's work is done by the module of its subject.  What a
+user can get wrong ends in the catalogue's message on stderr and exit code 2; a command whose result
+is bad (the demo's losses differ) ends with exit code 1.  A reader that has seen enough (``flexfa4
 explain alibi | head -1``) is no mistake and gets no message.
 """
 
 from __future__ import annotations
 
 import argparse
-import difflib
-import importlib
 import os
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 import flexfa4
-from flexfa4.errors import ArgumentError, FlexFA4Error, TextError, UnknownNameError
+from flexfa4.errors import ArgumentError, FlexFA4Error
 
 USER_ERROR = 2  # what argparse uses too
 # As shells report a process that a signal ended: 128 + its number.
@@ -70,23 +68,41 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(command=_demo)
 
     explain = commands.add_parser("explain", help="print what the compiler knows about a mod")
-    explain.add_argument(
-        "mod", help="a text such as 'score + 0.5 * (kv - q)', module:function, or a variant's name"
-    )
-    explain.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=NUMBER",
-        help="the value of a name in a text mod; may be repeated",
-    )
+    _add_mod(explain)
     explain.set_defaults(command=_explain)
+
+    plot = commands.add_parser("plot", help="draw a mask, or what a score mod adds to scores")
+    _add_mod(plot)
+    plot.add_argument("--q-len", type=int, default=512, metavar="N", help="queries (512)")
+    plot.add_argument("--kv-len", type=int, metavar="N", help="keys (as many as queries)")
+    plot.add_argument("--head", type=int, default=0, metavar="H", help="the head to draw (0)")
+    plot.add_argument("--heads", type=int, default=8, metavar="N", help="heads of the call (8)")
+    plot.add_argument(
+        "--out", type=Path, default=Path("mod.png"), metavar="FILE", help="the picture (mod.png)"
+    )
+    plot.set_defaults(command=_plot)
+
+    variants = commands.add_parser("variants", help="list the variants of the library")
+    variants.set_defaults(command=_variants)
 
     doctor = commands.add_parser(
         "doctor", help="say what this machine can run, and why not the rest"
     )
     doctor.set_defaults(command=_doctor)
     return parser
+
+
+def _add_mod(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "mod", help="a variant's name, module:function, or a text such as 'score + 0.5 * (kv - q)'"
+    )
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a parameter of a variant, or the value of a name in a text; may be repeated",
+    )
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -104,116 +120,50 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    bindings = dict(_binding(text) for text in options.set)
-    print(flexfa4.explain(_mod(options.mod, bindings)))
+    print(flexfa4.explain(_mod(options, "explain")))
     return 0
 
 
-def _binding(text: str) -> tuple[str, int | float]:
-    """Read ``name=number``."""
-    name, equals, value = text.partition("=")
-    for kind in (int, float):
-        try:
-            number: int | float = kind(value)
-        except ValueError:
-            continue
-        if equals and name.isidentifier():
-            return name, number
-    raise ArgumentError(
-        name="--set",
-        found_value=repr(text),
-        expected="a name, an equals sign and a number",
-        rewrite="--set slope=0.5",
-    )
+def _mod(options: argparse.Namespace, command: str) -> Any:
+    from flexfa4.named_mods import Request, setting
+
+    return Request(options.mod, dict(map(setting, options.set)), command).resolve()
 
 
-def _mod(text: str, bindings: dict[str, int | float]) -> Any:
-    """Return the mod that the user named: a variant, an imported function or a parsed text."""
-    from flexfa4 import variants
-
-    if re.fullmatch(r"[\w.]+:[\w.]+", text):
-        found: Any = _imported(*text.split(":"))
-    elif text in variants.__all__:
-        found = getattr(variants, text)
-        if isinstance(found, type):  # a variant by its class: the instance with the defaults
-            found = found()
+def _plot(options: argparse.Namespace) -> int:
+    mod = _mod(options, "plot")
+    lengths = (options.q_len, options.kv_len)
+    title = " ".join([options.mod, *options.set])
+    if flexfa4.trace(mod).kind == "mask":
+        figure = flexfa4.plot_mask(mod, *lengths, head_index=options.head, title=title)
     else:
-        return _parsed(text, bindings)
-    if bindings:
+        figure = flexfa4.plot_score_mod(
+            mod, *lengths, num_heads=options.heads, head_index=options.head, title=title
+        )
+    try:
+        figure.savefig(options.out)
+    except (OSError, ValueError) as error:  # ValueError: a suffix that is no format
         raise ArgumentError(
-            name="--set",
-            found_value=", ".join(f"{n}={v}" for n, v in bindings.items()),
-            expected="values for the names in a text mod; a function brings its own",
-            rewrite="leave --set out, or write the mod as text",
-        )
-    return found
+            name="--out",
+            found_value=str(options.out),
+            expected="a file that can be written, of a format of matplotlib's such as .png",
+            rewrite=f"another path: {error}",
+        ) from None
+    print(f"picture: {options.out}")
+    return 0
 
 
-def _parsed(text: str, bindings: dict[str, int | float]) -> Any:
-    """Parse a text.
+def _variants(options: argparse.Namespace) -> int:
+    from flexfa4.variant_index import entries
 
-    Raises:
-        ArgumentError: it is no text, but a variant's name misspelt, or an expression of variants.
-        TextError: the text cannot be read; the advice is one for the command line.
-    """
-    try:
-        return flexfa4.parse(text, **bindings)
-    except TextError as error:
-        name = error.fields["name"] if isinstance(error, UnknownNameError) else ""
-        _refuse_variants(text, name)
-        if not name:
-            raise
-        rewrite = error.fields["rewrite"].replace(
-            f"flexfa4.parse(text, {name}=...)", f"--set {name}=0.5"
-        )
-        fields = {**error.fields, "rewrite": rewrite}
-        raise UnknownNameError(where=error.where, **fields) from None
-
-
-def _refuse_variants(text: str, unknown: str) -> None:
-    """Refuse a text that means variants, exactly named or by its `unknown` name nearly."""
-    from flexfa4 import variants
-
-    names = [word for word in re.findall(r"\w+", text) if word in variants.__all__]
-    names += difflib.get_close_matches(unknown, variants.__all__, n=1, cutoff=0.75)
-    if unknown and text.isidentifier():
-        rewrite = f"flexfa4 explain {names[0] if names else 'causal'}"
-    elif names:
-        imported = ", ".join(dict.fromkeys(names))
-        rewrite = (
-            f"in my_masks.py: from flexfa4.variants import {imported}; mod = {text}\n"
-            "and then: flexfa4 explain my_masks:mod"
-        )
-    else:
-        return
-    raise ArgumentError(
-        name="mod",
-        found_value=repr(text),
-        expected=f"a text, module:function, or one of {', '.join(variants.__all__)}",
-        rewrite=rewrite,
-    ) from None
-
-
-def _imported(module: str, path: str) -> Callable[..., Any]:
-    """Return ``path`` of ``module``, looked for in the current folder too."""
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: Any = importlib.import_module(module)
-        for name in path.split("."):
-            found = getattr(found, name)
-    except (Exception, SystemExit) as error:  # the user's module may do anything when imported
-        problem = f"{module}:{path}, which gives {type(error).__name__}: {error}"
-    else:
-        if callable(found):
-            return found  # type: ignore[no-any-return]
-        problem = f"{module}:{path}, {type(found).__name__!r} is not callable"
-    raise ArgumentError(
-        name="mod",
-        found_value=problem,
-        expected="module:function of a module that Python can import from here",
-        rewrite="flexfa4 explain my_masks:window, where my_masks.py is in this folder",
-    )
+    table = Table("name", "parameters", "computes", pad_edge=False, row_styles=("", "dim"))
+    for entry in entries().values():
+        parameters = ", ".join(map(str, entry.parameters))
+        table.add_row(entry.name, parameters, entry.summary.replace("``", ""))
+    console = Console(markup=False, highlight=False)  # brackets are those of formulas
+    console.print(table)
+    console.print("flexfa4 explain NAME and flexfa4 plot NAME show more.")
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Pictures of masks: which scores are visible, and which blocks are computed for them.
 
+Pictures of score mods are in `flexfa4.score_plots`.
+
 Figures are made without pyplot, so nothing here touches a display or another figure's state;
 callers save or show what they get.  matplotlib is loaded when a picture is asked for, not before.
 
@@ -11,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 
 import flexfa4
-from flexfa4.errors import ArgumentError, MissingPackageError, describe
+from flexfa4.errors import ArgumentError, FlexFA4Error, MissingPackageError, describe
+from flexfa4.frontend.tracing.trace import trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,11 +66,12 @@ def plot_mask(
 
     Raises:
         MissingPackageError: matplotlib is not installed.
-        ArgumentError: sizes are missing, too large or contradict the BlockMask, or there is no such
-            batch entry or head.
+        ArgumentError: sizes are missing, too large or contradict the BlockMask, there is no such
+            batch entry or head, or `mask` is a score mod.
     """
-    _check_index("batch_index", batch_index)
-    _check_index("head_index", head_index)
+    check_index("batch_index", batch_index)
+    check_index("head_index", head_index)
+    refuse_other_kind(mask, "mask", "plot_score_mod(score_mod, 1024)")
     sizes = _Sizes(q_len, kv_len, batch_index + 1, head_index + 1, block_size)
     block_mask = _as_block_mask(mask, sizes)
     rows, columns = block_mask.q_len, block_mask.kv_len
@@ -115,7 +119,7 @@ def draw_tokens(
     share = seen.float().mean().item() if seen.numel() else 0.0
     axes.set_title(f"scores: {share:.1%} visible", fontsize="medium")
     _legend(axes, [("hidden", EMPTY), ("visible", SEEN)])
-    _label(axes, q_len, kv_len)
+    frame(axes, q_len, kv_len)
 
 
 def draw_blocks(
@@ -152,7 +156,7 @@ def draw_blocks(
         axes,
         [(f"{name}: {n}", colour) for (name, colour), n in zip(BLOCK_KINDS, counts, strict=True)],
     )
-    _label(axes, q_len, kv_len)
+    frame(axes, q_len, kv_len)
 
 
 def _legend(axes: Axes, entries: list[tuple[str, str]]) -> None:
@@ -171,8 +175,11 @@ def _legend(axes: Axes, entries: list[tuple[str, str]]) -> None:
     )
 
 
-def _label(axes: Axes, q_len: int, kv_len: int) -> None:
-    """Name the axes and mark quarters of the lengths, which block edges fall on more than tens."""
+def frame(axes: Axes, q_len: int, kv_len: int) -> None:
+    """Name the axes of a picture of scores and mark quarters of the lengths.
+
+    Edges of blocks fall on these more often than on tens.
+    """
     axes.set_xlabel("key position")
     axes.set_ylabel("query position")
     axes.set_xticks(_quarters(kv_len))
@@ -200,7 +207,7 @@ def _entry(table: torch.Tensor, batch_index: int, head_index: int) -> torch.Tens
         ("batch_index", batch_index, batches),
         ("head_index", head_index, heads),
     ):
-        _check_index(name, index)
+        check_index(name, index)
         if index >= size != 1:  # a single entry serves all
             raise ArgumentError(
                 name=name,
@@ -211,7 +218,12 @@ def _entry(table: torch.Tensor, batch_index: int, head_index: int) -> torch.Tens
     return table[batch_index % batches, head_index % heads].detach().cpu()
 
 
-def _check_index(name: str, index: Any) -> None:
+def check_index(name: str, index: Any) -> None:
+    """Refuse what is no index from 0 on.
+
+    Raises:
+        ArgumentError: it is not.
+    """
     if not isinstance(index, int) or isinstance(index, bool) or index < 0:
         raise ArgumentError(
             name=name,
@@ -238,7 +250,7 @@ def _as_block_mask(mask: BlockMask | Callable[..., Any] | str, sizes: _Sizes) ->
 
     if isinstance(mask, BlockMask):
         _check_agrees(mask, sizes)
-        _check_size(mask.q_len, mask.kv_len)
+        check_size(mask.q_len, mask.kv_len)
         return mask
     if sizes.q_len is None:
         raise ArgumentError(
@@ -248,7 +260,7 @@ def _as_block_mask(mask: BlockMask | Callable[..., Any] | str, sizes: _Sizes) ->
             rewrite="plot_mask(mask, 1024)",
         )
     kv_len = sizes.q_len if sizes.kv_len is None else sizes.kv_len
-    _check_size(sizes.q_len, kv_len)
+    check_size(sizes.q_len, kv_len)
     made: BlockMask = flexfa4.create_block_mask(
         mask,
         batch=sizes.batch,
@@ -279,7 +291,37 @@ def _check_agrees(mask: BlockMask, sizes: _Sizes) -> None:
         )
 
 
-def _check_size(q_len: int, kv_len: int) -> None:
+def refuse_other_kind(mod: Any, kind: Literal["mask", "score"], instead: str) -> None:
+    """Refuse a mod of the other kind than a picture is for; where neither is sure, nothing.
+
+    Args:
+        mod: what was given.
+        kind: what the picture is for.
+        instead: the call for the other kind.
+
+    Raises:
+        ArgumentError: the mod is of the other kind.
+    """
+    try:
+        found = trace(mod).kind
+    except FlexFA4Error:  # whoever uses the mod says what is wrong with it
+        return
+    if found != kind:
+        names = {"mask": "a mask", "score": "a score mod"}
+        raise ArgumentError(
+            name="mask" if kind == "mask" else "score_mod",
+            found_value=f"{names[found]}, {describe(mod)}",
+            expected=names[kind],
+            rewrite=instead,
+        )
+
+
+def check_size(q_len: int, kv_len: int) -> None:
+    """Refuse sizes that no picture can show.
+
+    Raises:
+        ArgumentError: there are no scores, or too many.
+    """
     if not 0 < q_len * kv_len <= MOST_SCORES:
         raise ArgumentError(
             name="q_len * kv_len",

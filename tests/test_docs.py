@@ -93,7 +93,7 @@ def test_readme_shows_the_defaults_of_the_variants() -> None:
         if line.startswith("| `")
     ]
     table = {name.strip("`"): parameters for name, parameters, *_ in rows}
-    for name in ("sliding_window", "prefix_lm", "softcap"):
+    for name in ("sliding_window", "softcap"):
         variant = getattr(flexfa4.variants, name)
         (field,) = dataclasses.fields(variant)
         assert f"{type(variant).__name__}({field.name})` ({field.default:g})" in table[name]

@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("flexfa4", "frontend", "primitives", "kernels", "emulator")
-FOLDERS = (*PACKAGES, "benchmarks", "examples", "tests")
+FOLDERS = (*PACKAGES, "benchmarks", "docs", "examples", "tests")
 
 DEVICE_FOLDERS = ("kernels", "primitives")  # device code reads better in one piece
 MAX_LINES = {"kernels": 800, "emulator": 800}
@@ -122,6 +122,46 @@ def nothing_left_for_later(module: Module) -> Iterator[str]:
             yield f"line {number}: {line.strip()}"
 
 
+TOLERANCES = {"rtol", "atol"}
+# files of tests in which tolerances are written as numbers: in how many places, and what they are
+WRITTEN_TOLERANCES = {
+    "tests/test_user_reports_lse.py": (1, "half of bf16's epsilon: one rounding"),
+    "tests/unit/flexfa4/test_torch_op_compiled.py": (1, "the same kernels, compiled around"),
+    "tests/unit/flexfa4/test_torch_op_context.py": (1, "the same kernels, gradients summed twice"),
+    "tests/unit/flexfa4/test_torch_op_transforms.py": (1, "the same kernels on folded axes"),
+    "tests/unit/flexfa4/test_variants_biases.py": (5, "fp64, and fp32 where distances cancel"),
+    "tests/unit/frontend/analysis/test_facts.py": (1, "fp64, the same terms in another order"),
+    "tests/unit/frontend/test_derivative.py": (1, "fp64, a formula against torch's autograd"),
+    "tests/unit/frontend/test_evaluate.py": (1, "epsilons of the score dtype"),
+    "tests/unit/frontend/tracing/test_torch_functions.py": (2, "fp64, a formula against torch's"),
+    "tests/unit/kernels/cpu/test_function.py": (1, "fp64, five orders below what fp32 would give"),
+    "tests/unit/kernels/cpu/test_lowering.py": (1, "3 ulp, which docs/architecture.md promises"),
+    "tests/unit/kernels/cpu/test_products.py": (4, "tiles and their gradients, by largest element"),
+    "tests/unit/kernels/cpu/test_proofs.py": (2, "weights at the ends of the bound"),
+    "tests/unit/kernels/cpu/test_score_form.py": (1, "a form against its mod, on one tile"),
+    "tests/unit/kernels/cpu/test_scores.py": (1, "softmax in fp32 beside softmax in fp32"),
+}
+
+
+def no_written_tolerance(module: Module) -> Iterator[str]:
+    """Numbers above zero; zero means exact, and torch's defaults go with the dtype."""
+    if module.folder != "tests":
+        return
+    lines = {
+        node.value.lineno
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.keyword)
+        and node.arg in TOLERANCES
+        and any(isinstance(n, ast.Constant) and n.value for n in ast.walk(node.value))
+    }
+    allowed, _ = WRITTEN_TOLERANCES.get(module.path.as_posix(), (0, ""))
+    if len(lines) > allowed:
+        yield (
+            f"lines {sorted(lines)}, where {allowed} may be: take a budget from excess, Trial or"
+            " agrees of flexfa4.testing"
+        )
+
+
 # rule, and a source with its path that breaks it
 RULES: dict[Rule, tuple[str, str]] = {
     file_size: ("frontend/m.py", "\n" * 601),
@@ -131,6 +171,7 @@ RULES: dict[Rule, tuple[str, str]] = {
     no_drawer: ("kernels/utils/m.py", ""),
     environment_only_in_config: ("kernels/m.py", "import os\nos.environ['A']"),
     errors_from_the_catalogue: ("frontend/m.py", "raise ValueError('no')"),
+    no_written_tolerance: ("tests/m.py", "close(a, b, rtol=1e-5, atol=0)"),
     nothing_left_for_later: ("emulator/m.py", f"# {MARKS[0]}: more"),
 }
 
@@ -201,7 +242,7 @@ def test_the_mirror_rule_accepts_an_aspect_but_no_other_name(test: str, mirrored
     [
         ["ruff", "check", "."],
         ["ruff", "format", "--check", "."],
-        ["mypy"],  # strict, on the whole package: see pyproject.toml
+        ["mypy"],  # strict, tests and examples included: see pyproject.toml
     ],
     ids=" ".join,
 )

@@ -11,7 +11,8 @@ import pytest
 
 import flexfa4
 from flexfa4.cli import main
-from flexfa4.variants import alibi, causal
+from flexfa4.variant_index import entries
+from flexfa4.variants import SlidingWindow, alibi, causal
 
 
 def test_explain_of_a_variants_name_is_the_librarys_explanation(
@@ -37,6 +38,41 @@ def test_explain_imports_a_function_from_the_current_folder(
     assert capsys.readouterr().out == f"{flexfa4.explain(causal)}\n"
 
 
+def test_explain_takes_the_parameters_of_a_variant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "sliding_window", "--set", "window=64"]) == 0
+    assert capsys.readouterr().out == f"{flexfa4.explain(SlidingWindow(64))}\n"
+
+
+def test_variants_lists_every_variant_with_its_parameters_and_what_it_computes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")  # a line for each
+    assert main(["variants"]) == 0
+    lines = [line.split("│") for line in capsys.readouterr().out.splitlines() if "│" in line]
+    rows = {name.strip(): (parameters, what) for _, name, parameters, what, _ in lines}
+    assert set(rows) == set(entries())
+    assert rows["sliding_window"][0].strip() == "window=1024"
+    assert "table[bucket(kv - q), h]" in rows["t5_bias"][1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["causal", "--q-len", "16", "--kv-len", "24"],
+        ["alibi", "--q-len", "16", "--head", "2"],
+        ["score + s", "--set", "s=2", "--q-len", "16"],
+    ],
+    ids=str,
+)
+def test_plot_writes_a_picture_of_a_mask_or_a_score_mod(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "mod.png"
+    assert main(["plot", *arguments, "--out", str(path)]) == 0
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert capsys.readouterr().out == f"picture: {path}\n"
+
+
 MISTAKES = {
     "a text that does not parse": ["explain", "score +"],
     "an unknown name": ["explain", "score + slope"],
@@ -47,6 +83,11 @@ MISTAKES = {
     "a setting without a value": ["explain", "score + s", "--set", "s"],
     "a setting that is no number": ["explain", "score + s", "--set", "s=much"],
     "a setting for a variant": ["explain", "alibi", "--set", "s=1"],
+    "a parameter that a variant does not have": ["explain", "sliding_window", "--set", "w=1"],
+    "a picture without queries": ["plot", "causal", "--q-len", "0"],
+    "a head that is not there": ["plot", "alibi", "--q-len", "8", "--head", "8"],
+    "a picture in no folder": ["plot", "causal", "--q-len", "8", "--out", "/no/such/mod.png"],
+    "a picture of no format": ["plot", "causal", "--q-len", "8", "--out", "mod.nothing"],
     "no steps": ["demo", "--steps", "0"],
     "a sequence of one byte": ["demo", "--seq-len", "1"],
     "a folder that is a file": ["demo", "--out", __file__],
@@ -67,7 +108,8 @@ ADVICE = {
     "slidng_window": "flexfa4 explain sliding_window",
     "SlidingWindw": "flexfa4 explain SlidingWindow",
     "SlidingWindow(4)": "from flexfa4.variants import SlidingWindow; mod = SlidingWindow(4)",
-    "SlidingWindow(window=4)": "flexfa4 explain my_masks:mod",
+    "SlidingWindow(window=4)": "flexfa4 explain my_mods:mod",
+    "PrefixLM(9)": "or: flexfa4 explain prefix_lm --set prefix=",
     "causal & sliding_window": "import causal, sliding_window; mod = causal & sliding_window",
     "nothing_of_the_kind": "flexfa4 explain causal",
     "q - kv < w": "--set w=0.5",

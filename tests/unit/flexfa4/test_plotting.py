@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 import flexfa4
 from flexfa4.errors import ArgumentError, MissingPackageError
-from flexfa4.variants import Document, causal
+from flexfa4.variants import Document, alibi, causal
 
 
 def panels(figure: Figure) -> tuple[list[list[int]], list[list[int]]]:
@@ -79,6 +79,13 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingPackageError, match=r"pip install 'flexfa4\[plot\]'"):
         flexfa4.plot_mask(causal, 16)
+
+
+@pytest.mark.parametrize("mod", [alibi, "score + 1.0"], ids=str)
+def test_a_score_mod_is_sent_to_the_picture_for_it(mod: Any) -> None:
+    with pytest.raises(ArgumentError, match="plot_score_mod") as raised:
+        flexfa4.plot_mask(mod, 16)
+    assert "a score mod" in raised.value.fields["found_value"]
 
 
 @pytest.mark.parametrize(
