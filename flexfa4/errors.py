@@ -323,7 +323,10 @@ class DeclarationMismatchError(BindingError):
 
 
 class ArgumentError(FlexFA4Error, ValueError):
-    """An argument of a public function that is wrong by itself."""
+    """An argument of a public function that is wrong by itself.
+
+    What is allowed and what to write belong to the parameter, and stand where it is checked.
+    """
 
     found = "{name} is {found_value}"
     allowed = "{expected}"

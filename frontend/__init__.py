@@ -14,7 +14,10 @@ In the order in which data passes through them::
     analysis    intervals, linear forms, and the facts that kernels build on
     binding     a graph with the captured values of one call
     places      where the user's source reads captured tensors, for messages
-    evaluate    a graph's meaning on torch tensors
+    contraction sums of products of two tensors, as matrix products
+    pool        memory for large temporaries that is used again
+    evaluate    a graph's meaning on torch tensors, for a rectangle of scores
+    eager       the same on tensors of any shapes, for mods called as functions
     blocks      which blocks of a mask are empty, partial or full
 
 Knows torch on the CPU, and lark where a text is read.  It does not know GPUs, cutlass, kernels or

@@ -294,12 +294,12 @@ def _apply(
             ):
                 return compute(*operands, out=t)
         if pool is not None and node.dtype is F32:
-            tensors = [o for o in operands if isinstance(o, torch.Tensor)]
-            out = pool.lend(torch.broadcast_shapes(*(t.shape for t in tensors)))
-            if out is not None:
-                return compute(*operands, out=out)
+            shapes = [o.shape for o in operands if isinstance(o, torch.Tensor)]
+            shape = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+            return compute(*operands, out=pool.lend(shape))
     if compute is _dot:
-        return _dot(*operands, pool=pool)
+        a, b = operands
+        return _dot(a, b, pool)
     return compute(*operands)
 
 
@@ -340,8 +340,11 @@ def _load(
             _checked(node, indices, tensor, visible)
             return torch.zeros((), dtype=tensor.dtype, device=tensor.device)
         indices = _checked(node, indices, tensor, visible)
-        plain: dict[int, int] = {}
-    else:
+    plain: dict[int, int] = {}
+    if node not in values.unproved or _inside(node, tensor, lanes):
+        line = _line(node)
+        if line is not None:
+            return _widen(_along(node, line, indices, tensor, lanes), node.dtype, values.dtype)
         plain = plain_axes(node)
     rank = 4 if node.length is None else 5
     gathered = [d for d in range(tensor.dim()) if d not in plain]
@@ -362,6 +365,56 @@ def _load(
             adv = result.dim() - len(plain)
     result = _to_axes(result, adv, list(plain.values()), rank)
     return _widen(result, node.dtype, values.dtype)
+
+
+def _inside(load: Node, tensor: torch.Tensor, lanes: Lanes) -> bool:
+    """Whether a tensor is long enough along all dimensions that are read lane by lane."""
+    return all(
+        arg.op != "input" or getattr(lanes, arg.attr)[1] <= tensor.shape[d]
+        for d, arg in enumerate(load.args)
+    )
+
+
+def _line(load: Node) -> tuple[int, int] | None:
+    """Find the one dimension of a load that is read anyhow, beside dimensions read lane by lane.
+
+    ``t[b, h, q, clamp(kv - q)]`` --> (3, axis of kv)
+
+    Returns:
+        The dimension, and the only axis that its index varies along and the others do not; None
+        where the load is not of this kind, or all others can be sliced anyway.
+    """
+    names = [arg.attr if arg.op == "input" else None for arg in load.args]
+    if load.length is not None or names.count(None) != 1:
+        return None
+    d = names.index(None)
+    others = names[:d] + names[d + 1 :]
+    own = load.args[d].depends.difference(others)
+    if len(set(others)) < len(others) or len(own) != 1 or own >= {"score"}:
+        return None
+    return None if own == load.args[d].depends else (d, AXES[next(iter(own))])
+
+
+def _along(
+    load: Node, line: tuple[int, int], indices: list[Value], tensor: torch.Tensor, lanes: Lanes
+) -> torch.Tensor:
+    """Read such a load, ten times as fast as by an index tensor for each dimension."""
+    d, own = line
+    dimension = {own: d}
+    for other, arg in enumerate(load.args):
+        if other != d:
+            start, stop = getattr(lanes, arg.attr)
+            tensor = tensor.narrow(other, start, stop - start)
+            dimension[AXES[arg.attr]] = other
+    axes = sorted(dimension)
+    tensor = tensor.permute([dimension[axis] for axis in axes])
+    size = tensor.shape[axes.index(own)]
+    index = indices[d].reshape((1,) * (4 - indices[d].dim()) + indices[d].shape)
+    index = torch.where(index < 0, index + size, index)  # negative ones count from the end
+    shape = [lanes.shape[axis] for axis in axes]
+    index = index.reshape([index.shape[axis] for axis in axes]).expand(shape)
+    found = torch.gather(tensor, axes.index(own), index)
+    return found.view([lanes.shape[axis] if axis in axes else 1 for axis in range(4)])
 
 
 def _index_tensor(node: Node, d: int, index: Value, device: torch.device) -> Value:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from flexfa4 import errors
 from flexfa4.errors import FlexFA4Error
+from flexfa4.flex import errors as flex_errors
 
 
 @dataclass(frozen=True)
@@ -250,8 +251,23 @@ TRACING = [
         ),
     ),
     Mistake(
+        "array_made_inside",
+        errors.OperandError,
+        score_mod("return score * numpy.array([0.5, 1.0])", before="import numpy"),
+    ),
+    Mistake(
+        "size_outside_of_a_call",
+        errors.OutsideModError,
+        "ids + flexfa4.kv_len - flexfa4.q_len",
+    ),
+    Mistake(
+        "size_in_a_text_called_on_tensors",
+        errors.OutsideModError,
+        'flexfa4.parse("kv < num_heads")(0, 0, ids[:, None], ids)',
+    ),
+    Mistake(
         "changed_capture",
-        errors.CaptureError,
+        errors.ChangedCaptureError,
         score_mod("seen.append(h)\nreturn score", before="seen = [0]"),
     ),
 ]
@@ -269,7 +285,7 @@ TEXTS = [
     ),
     Mistake(
         "text_ambiguous_and",
-        errors.TextSyntaxError,
+        errors.AmbiguousOperatorError,
         'attention(query, key, value, block_mask="q >= kv & q - kv < 4")',
         'attention(query, key, value, block_mask="{instead}")',
     ),
@@ -283,10 +299,42 @@ TEXTS = [
         errors.UnknownNameError,
         'attention(query, key, value, score_mod="tahn(score)")',
     ),
-    Mistake("text_unused_binding", errors.BindingError, 'flexfa4.parse("score * 2", slope=0.5)'),
+    Mistake(
+        "text_too_long",
+        errors.TextTooLongError,
+        'attention(query, key, value, score_mod="score" + " + 0.125" * 30_000)',
+    ),
+    Mistake(
+        "text_assigns_a_name_that_is_taken",
+        errors.NameTakenError,
+        'attention(query, key, value, score_mod="q = kv + 1\\nscore * q")',
+    ),
+    Mistake(
+        "text_function_arguments",
+        errors.FunctionArgumentsError,
+        'attention(query, key, value, score_mod="where(score)")',
+    ),
+    Mistake(
+        "text_binding_of_a_reserved_name",
+        errors.ReservedBindingError,
+        'flexfa4.parse("score * q", q=3)',
+    ),
+    Mistake(
+        "text_declared_without_a_value",
+        errors.MissingBindingError,
+        'flexfa4.parse("w: i32\\nq - kv <= w")',
+    ),
+    Mistake(
+        "text_binding_against_its_declaration",
+        errors.DeclarationMismatchError,
+        'flexfa4.parse("w: i32\\nq - kv <= w", w=0.5)',
+    ),
+    Mistake(
+        "text_unused_binding", errors.UnusedBindingError, 'flexfa4.parse("score * 2", slope=0.5)'
+    ),
     Mistake(
         "text_binding_of_wrong_type",
-        errors.BindingError,
+        errors.BindingTypeError,
         'flexfa4.parse("score * slope", slope="0.5")',
     ),
 ]
@@ -298,30 +346,30 @@ TENSORS = [
     Mistake("nested_key", errors.ArgumentError,
             "rows = [torch.zeros(2, 5, 16), torch.zeros(2, 7, 16)]\n"
             "key = torch.nested.nested_tensor(rows)\n" + CALL),
-    Mistake("no_batch", errors.ShapeMismatchError, "query = query[0]\n" + CALL,
+    Mistake("no_batch", errors.RankError, "query = query[0]\n" + CALL,
             "query = query[0]\nquery = query[None]\nkey, value = key[:1], value[:1]\n" + CALL),
-    Mistake("five_dimensions", errors.ShapeMismatchError, "value = value[None]\n" + CALL),
-    Mistake("head_dims_differ", errors.ShapeMismatchError, "key = key[..., :8]\n" + CALL),
-    Mistake("no_head_dim", errors.ShapeMismatchError, "value = value[..., :0]\n" + CALL),
-    Mistake("lengths_differ", errors.ShapeMismatchError, "value = value[:, :, :9]\n" + CALL,
+    Mistake("five_dimensions", errors.RankError, "value = value[None]\n" + CALL),
+    Mistake("head_dims_differ", errors.SizesDifferError, "key = key[..., :8]\n" + CALL),
+    Mistake("no_head_dim", errors.EmptyDimensionError, "value = value[..., :0]\n" + CALL),
+    Mistake("lengths_differ", errors.SizesDifferError, "value = value[:, :, :9]\n" + CALL,
             "value = value[:, :, :9]\n{instead}\n" + CALL),
-    Mistake("key_and_value_heads_differ", errors.ShapeMismatchError,
+    Mistake("key_and_value_heads_differ", errors.SizesDifferError,
             "value = value[:, :1]\n" + CALL,
             "value = value[:, :1]\n{instead}\n" + CALL),
-    Mistake("heads_do_not_divide", errors.ShapeMismatchError, "query = query[:, :3]\n" + CALL),
-    Mistake("lengths_before_heads", errors.ShapeMismatchError,
+    Mistake("heads_do_not_divide", errors.HeadsDoNotDivideError, "query = query[:, :3]\n" + CALL),
+    Mistake("lengths_before_heads", errors.HeadsDoNotDivideError,
             "query, key, value = (x.transpose(1, 2) for x in (query, key, value))\n" + CALL,
             "query, key, value = (x.transpose(1, 2) for x in (query, key, value))\n"
             "{instead}\n" + CALL),
-    Mistake("no_heads", errors.ShapeMismatchError, "query = query[:, :0]\n" + CALL),
-    Mistake("key_and_value_batches_differ", errors.ShapeMismatchError, "value = value[:1]\n" + CALL,
+    Mistake("no_heads", errors.EmptyDimensionError, "query = query[:, :0]\n" + CALL),
+    Mistake("key_and_value_batches_differ", errors.SizesDifferError, "value = value[:1]\n" + CALL,
             "value = value[:1]\n{instead}\n" + CALL),
-    Mistake("batches_do_not_broadcast", errors.ShapeMismatchError,
+    Mistake("batches_do_not_broadcast", errors.BatchesDifferError,
             "query = torch.cat([query, query[:1]])\n" + CALL,
             "query = torch.cat([query, query[:1]])\n{instead}\n" + CALL),
-    Mistake("dtypes_differ", errors.DTypeError, "query = query.bfloat16()\n" + CALL,
+    Mistake("dtypes_differ", errors.DTypesDifferError, "query = query.bfloat16()\n" + CALL,
             "query = query.bfloat16()\n{instead}\n" + CALL),
-    Mistake("unsupported_dtype", errors.DTypeError,
+    Mistake("unsupported_dtype", errors.UnsupportedDTypeError,
             "query, key, value = query.int(), key.int(), value.int()\n" + CALL,
             "query, key, value = query.int(), key.int(), value.int()\n{instead}\n" + CALL),
     Mistake("devices_differ", errors.DeviceError, 'query = query.to("meta")\n' + CALL),
@@ -334,17 +382,21 @@ TENSORS = [
             + "attention(query, key, value, block_mask=mask_mod)"),
     Mistake("sink_is_number", errors.ArgumentError, "attention(query, key, value, sink=0.0)",
             "attention(query, key, value, {instead})"),
-    Mistake("sink_of_wrong_shape", errors.ShapeMismatchError,
+    Mistake("sink_of_wrong_shape", errors.SinkShapeError,
             "sink = torch.zeros(1)\nattention(query, key, value, sink=sink)",
             "sink = torch.zeros(1)\n{instead}\nattention(query, key, value, sink=sink)"),
-    Mistake("sink_by_key_heads", errors.ShapeMismatchError,
+    Mistake("sink_by_key_heads", errors.SinkShapeError,
             "sink = torch.zeros(2)\nattention(query, key, value, sink=sink)",
             "sink = torch.zeros(2)\n{instead}\nattention(query, key, value, sink=sink)"),
-    Mistake("sink_of_integers", errors.DTypeError,
+    Mistake("sink_of_integers", errors.UnsupportedDTypeError,
             "sink = torch.zeros(4).long()\nattention(query, key, value, sink=sink)",
             "sink = torch.zeros(4).long()\n{instead}\nattention(query, key, value, sink=sink)"),
     Mistake("sink_elsewhere", errors.DeviceError,
             'attention(query, key, value, sink=torch.zeros(4, device="meta"))'),
+    Mistake("tokens_of_another_canvas", errors.TokensShapeError,
+            "from flexfa4.variants.video_tiles import VideoTiles\n"
+            "tiles = VideoTiles((4, 4, 4), (2, 2, 2))\n"
+            "tiles.arrange(torch.zeros(60, 8))"),
 ]  # fmt: skip
 
 ARGUMENTS = [
@@ -394,16 +446,16 @@ ARGUMENTS = [
 ]  # fmt: skip
 
 MASKS = [
-    Mistake("mask_for_other_lengths", errors.BlockMaskMismatchError,
+    Mistake("mask_for_other_lengths", errors.BlockMaskLengthsError,
             CAUSAL + "block_mask = create_block_mask(mask_mod, q_len=8, kv_len=8)\n" + USE,
             CAUSAL + "mask = mask_mod\nblock_mask = {instead}\n" + USE),
-    Mistake("mask_for_other_batch", errors.BlockMaskMismatchError,
+    Mistake("mask_for_other_batch", errors.BlockMaskCountError,
             CAUSAL + "block_mask = create_block_mask(mask_mod, batch=3, q_len=8, kv_len=12)\n"
             + USE),
-    Mistake("mask_for_other_heads", errors.BlockMaskMismatchError,
+    Mistake("mask_for_other_heads", errors.BlockMaskCountError,
             CAUSAL + "block_mask = create_block_mask(mask_mod, heads=2, q_len=8, kv_len=12)\n"
             + USE),
-    Mistake("mask_that_counts_heads", errors.BlockMaskMismatchError,
+    Mistake("mask_that_counts_heads", errors.BlockMaskCountError,
             BY_HEAD_COUNT
             + "block_mask = create_block_mask(mask_mod, heads=1, q_len=8, kv_len=12)\n" + USE),
     Mistake("mask_reads_batch", errors.MaskReadsBatchError,
@@ -468,16 +520,16 @@ LISTS = (
 )
 
 COMPATIBILITY = [
-    Mistake("flex_grouped_heads", errors.ShapeMismatchError,
+    Mistake("flex_grouped_heads", flex_errors.GroupedHeadsError,
             FLEX + "flex_attention(query, key, value)",
             FLEX + "flex_attention(query, key, value, {instead})"),
-    Mistake("flex_misspelt_kernel_option", errors.KernelOptionError,
+    Mistake("flex_misspelt_kernel_option", flex_errors.UnknownKernelOptionError,
             FLEX_CALL + 'kernel_options={"BLOK_M": 64})'),
-    Mistake("flex_kernel_option_of_torch_itself", errors.KernelOptionError,
+    Mistake("flex_kernel_option_of_torch_itself", flex_errors.UnknownKernelOptionError,
             FLEX_CALL + 'kernel_options={"OUTPUT_MAX": True})', FLEX_CALL + "{instead})"),
-    Mistake("flex_kernel_backend", errors.KernelOptionError,
+    Mistake("flex_kernel_backend", flex_errors.KernelOptionValueError,
             FLEX_CALL + 'kernel_options={"BACKEND": "CUTE"})'),
-    Mistake("flex_kernel_options_that_exclude_each_other", errors.KernelOptionError,
+    Mistake("flex_kernel_options_that_exclude_each_other", flex_errors.ExclusiveKernelOptionsError,
             FLEX_CALL
             + 'kernel_options={"BACKEND": "TRITON", "FORCE_USE_FLEX_ATTENTION": True})',
             FLEX_CALL + "{instead})"),
@@ -488,24 +540,31 @@ COMPATIBILITY = [
             FLEX_CALL + "{instead})"),
     Mistake("flex_mask_reads_batch", errors.MaskReadsBatchError,
             FLEX + BY_HEAD + "create_block_mask(mask_mod, 2, None, 8, 12)"),
-    Mistake("flex_mask_of_other_lengths", errors.BlockMaskMismatchError,
+    Mistake("flex_mask_of_other_lengths", errors.BlockMaskLengthsError,
             FLEX_MASK + "query = query[:, :, :5]\n"
             "flex_attention(query, key, value, block_mask=block_mask, enable_gqa=True)"),
-    Mistake("flex_block_of_no_mask", errors.BlockIndexError, FLEX_MASK + "block_mask[:, 3]"),
-    Mistake("flex_adjusted_too_far", errors.BlockMaskMismatchError,
+    Mistake("flex_block_of_no_mask", flex_errors.BlockIndexError, FLEX_MASK + "block_mask[:, 3]"),
+    Mistake("flex_adjusted_too_far", flex_errors.BlockMaskAdjustmentError,
             FLEX_MASK + "block_mask._adjust(8, 1000)"),
-    Mistake("flex_count_beyond_list", errors.BlockListError, LISTS + "counts + 1, blocks)"),
-    Mistake("flex_block_beyond_mask", errors.BlockListError, LISTS + "counts, blocks + 5)"),
-    Mistake("flex_block_listed_twice", errors.BlockListError,
+    Mistake("flex_count_beyond_list", flex_errors.BlockCountError, LISTS + "counts + 1, blocks)"),
+    Mistake("flex_block_beyond_mask", flex_errors.BlockOutsideError, LISTS + "counts, blocks + 5)"),
+    Mistake("flex_block_listed_twice", flex_errors.RepeatedBlockError,
             LISTS + "counts + 1, blocks.repeat(1, 1, 1, 2))"),
-    Mistake("flex_block_partial_and_full", errors.BlockListError,
+    Mistake("flex_block_partial_and_full", flex_errors.PartialAndFullError,
             LISTS + "counts, blocks, counts, blocks)"),
     Mistake("flex_block_mask_of_flexattention", errors.ArgumentError,
             FLEX + CAUSAL + "key, value = key.repeat(1, 2, 1, 1), value.repeat(1, 2, 1, 1)\n"
             "block_mask = create_block_mask(mask_mod, None, None, 8, 12)\n" + USE,
             FLEX + CAUSAL + "key, value = key.repeat(1, 2, 1, 1), value.repeat(1, 2, 1, 1)\n"
             "block_mask = create_block_mask(mask_mod, None, None, 8, 12)\n{instead}"),
-    Mistake("flex_float_list", errors.BlockListError, LISTS + "counts.float(), blocks)"),
+    Mistake("flex_rows_of_other_lengths", flex_errors.BlockListRowsError,
+            LISTS + "counts, blocks, seq_lengths=(300, 100))"),
+    Mistake("flex_lists_of_other_shapes", flex_errors.BlockListPairError,
+            LISTS + "counts.repeat(1, 2, 1), blocks)"),
+    Mistake("flex_lists_by_column_differ", flex_errors.TransposedListError,
+            LISTS.replace("BlockMask.from_kv_blocks(", "BlockMask(")
+            + "(8, 12), counts, blocks, None, None, counts - 1, blocks, None, None)"),
+    Mistake("flex_float_list", flex_errors.BlockListTypeError, LISTS + "counts.float(), blocks)"),
 ]  # fmt: skip
 
 MISTAKES = (*TRACING, *TEXTS, *TENSORS, *ARGUMENTS, *MASKS, *COMPATIBILITY, *OTHERS)

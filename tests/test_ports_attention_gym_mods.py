@@ -188,8 +188,7 @@ def near(
 
 def natten(flex: Any, x: Draws) -> Tensors:
     def mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        places = ((i // 8, i % 8) for i in (q_idx, kv_idx))
-        return near(*places, (8, 8), 5)
+        return near((q_idx // 8, q_idx % 8), (kv_idx // 8, kv_idx % 8), (8, 8), 5)
 
     return attend(flex, x, mask, 64)
 
@@ -216,8 +215,8 @@ def morton_natten(flex: Any, x: Draws) -> Tensors:
         return (index | (index >> 4)) & 0x00FF00FF
 
     def mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        places = ((even_bits(i >> 1), even_bits(i)) for i in (q_idx, kv_idx))
-        return near(*places, (8, 8), 3)
+        query, key = ((even_bits(i >> 1), even_bits(i)) for i in (q_idx, kv_idx))
+        return near(query, key, (8, 8), 3)
 
     return attend(flex, x, mask, 64)
 

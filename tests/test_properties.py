@@ -237,6 +237,7 @@ STRIDES: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "two batches seen as one": lambda x: torch.stack((x, x))[1],
 }
 
+EXAMPLES: Final = settings().max_examples  # of the profile that is loaded
 LENGTHS: Final = (0, 1, 2, 15, 16, 17, 33, 64, 100, 127, 128, 129, 130)
 
 
@@ -278,7 +279,7 @@ def trials(draw: st.DrawFn) -> Trial:
     )
 
 
-@settings(max_examples=settings.default.max_examples * 20)
+@settings(max_examples=EXAMPLES * 20)
 @given(trials(), layouts)
 def test_random_mods_agree_with_the_dense_reference(trial: Trial, layout: Layout) -> None:
     assert not excess(trial, layout.attend(trial.scale))
@@ -309,7 +310,7 @@ def gradcheck_function(
 TINY: Final = Sizes(batch=1, heads=2, kv_heads=1, q_len=4, kv_len=5, dim=2, value_dim=3)
 
 
-@settings(max_examples=settings.default.max_examples // 2)
+@settings(max_examples=EXAMPLES // 2)
 @given(sources, st.booleans())
 @example(Source("score * gain + table[h, q_idx - kv_idx] + gain", "q_idx >= kv_idx"), True)
 @example(Source("bias[q_idx] * bias[kv_idx] + pair[b, h, q_idx, kv_idx] * score.abs()", None), True)

@@ -24,8 +24,8 @@ def with_block_size(block_size: Any) -> Any:
     """Return attention through a block mask with blocks of this size."""
 
     def run(inputs: Inputs, mods: Mods) -> tuple[torch.Tensor, torch.Tensor]:
-        lengths = {"q_len": inputs.q.shape[2], "kv_len": inputs.k.shape[2]}
-        block_mask = create_block_mask(mods.mask, **lengths, block_size=block_size)
+        q_len, kv_len = inputs.q.shape[2], inputs.k.shape[2]
+        block_mask = create_block_mask(mods.mask, q_len=q_len, kv_len=kv_len, block_size=block_size)
         return attend(inputs, Mods(mods.score_mod, block_mask))
 
     return run

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
 import flexfa4
-from flexfa4.errors import OutOfRangeError
+from flexfa4.errors import OutOfRangeError, SecondDerivativeError
 from flexfa4.testing import (
     Case,
     Draw,
@@ -17,6 +18,7 @@ from flexfa4.testing import (
     Mods,
     Sizes,
     Trial,
+    agrees,
     attend,
     dense_reference,
     excess,
@@ -106,13 +108,19 @@ def test_a_full_bias_made_by_a_layer_passes_its_gradient_to_the_layer() -> None:
     g = torch.Generator().manual_seed(0)
     inputs = make_inputs(Sizes(2, 4, 4, 64, 64, 64, 64), g)
     features = torch.randn(2, 64, 64, 8, generator=g)
-    weight = torch.randn(4, 8, generator=g, requires_grad=True)
+    drawn = torch.randn(4, 8, generator=g)
     grads = []
-    for run in (attend, dense_reference):
-        bias = (features @ weight.t()).permute(0, 3, 1, 2)
+    for run, dtype in (
+        (attend, torch.float32),
+        (dense_reference, torch.float64),
+        (partial(dense_reference, dtype=torch.float32), torch.float32),
+    ):
+        weight = drawn.to(dtype).requires_grad_()
+        bias = (features.to(dtype) @ weight.t()).permute(0, 3, 1, 2)
         out, lse = run(inputs, Mods(lambda score, b, h, q, kv, t=bias: score + t[b, h, q, kv]))
         grads.append(torch.autograd.grad(out.square().sum() + lse.sum(), weight)[0])
-    torch.testing.assert_close(grads[0], grads[1], rtol=1e-4, atol=1e-4)
+    found, right, rounded = grads
+    assert agrees(found, right, rounded, terms=2 * 64 * 64)
 
 
 def test_a_bf16_capture_gets_a_bf16_gradient_that_was_summed_in_fp32() -> None:
@@ -124,6 +132,29 @@ def test_a_bf16_capture_gets_a_bf16_gradient_that_was_summed_in_fp32() -> None:
     (right,) = gradients(lambda score, b, h, q, kv: score + same[h] * (kv % 7), (same,), s)
     assert found.dtype is torch.bfloat16
     assert torch.equal(found, right.bfloat16())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_full_bias_for_inputs_of_half_precision_gets_its_gradient(dtype: torch.dtype) -> None:
+    """facebookresearch/xformers#783: refused for fp16, with four reasons of which one applied."""
+    case = learned_case(
+        lambda s: (s.batch, s.heads, s.q_len, s.kv_len),
+        lambda t: lambda score, b, h, q, kv: score + t[b, h, q, kv],
+    )
+    assert not excess(Trial(case, Sizes(2, 4, 4, 33, 29, 8, 8), dtype))
+
+
+def test_a_gradient_that_is_refused_is_refused_for_one_reason() -> None:
+    """facebookresearch/xformers#783, the kind: what cannot be had is named, and nothing else."""
+    bias = torch.randn(16, 16, requires_grad=True)
+    inputs = make_inputs(SMALL, torch.Generator().manual_seed(0))
+    out, _ = attend(inputs, Mods(lambda score, b, h, q, kv: score + bias[q, kv]))
+    (first,) = torch.autograd.grad(out.square().sum(), bias, create_graph=True)
+    with pytest.raises(SecondDerivativeError) as caught:
+        torch.autograd.grad(first.sum(), bias)
+    reason, allowed, instead = str(caught.value).split("\n")
+    assert reason == SecondDerivativeError.found
+    assert "captured tensors" in allowed and ".detach()" in instead
 
 
 def test_captures_that_a_mod_does_not_read_get_no_gradient() -> None:

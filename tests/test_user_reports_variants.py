@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -9,8 +10,28 @@ import pytest
 import torch
 
 import flexfa4
-from flexfa4.testing import Inputs, Mods, Sizes, attend, dense_reference, make_inputs
-from flexfa4.variants import Document, SlidingWindow, Softcap, causal
+from flexfa4.combine import MaskMod
+from flexfa4.errors import UnknownNameError
+from flexfa4.testing import (
+    Case,
+    Inputs,
+    Mods,
+    Sizes,
+    Trial,
+    agrees,
+    attend,
+    dense_reference,
+    excess,
+    make_inputs,
+)
+from flexfa4.variants import (
+    Document,
+    SlidingWindow,
+    Softcap,
+    SpatialHead,
+    TemporalHead,
+    causal,
+)
 
 
 def dense_mask(mask: Any, q_len: int, kv_len: int) -> torch.Tensor:
@@ -76,18 +97,21 @@ def test_a_sink_is_neither_scaled_nor_changed_by_the_score_mod() -> None:
             inputs.q, inputs.k, inputs.v, score_mod=mods.score_mod, sink=inputs.sink, scale=scale
         )
         assert isinstance(out, torch.Tensor)
-        right, _ = dense_reference(inputs, mods, scale=scale)
-        torch.testing.assert_close(out.double(), right, rtol=1e-5, atol=1e-6)
+        (right, _), (rounded, _) = (
+            dense_reference(inputs, mods, scale=scale, dtype=dtype)
+            for dtype in (torch.float64, torch.float32)
+        )
+        assert agrees(out, right, rounded, terms=16)
 
 
 def test_softcap_is_cap_times_tanh_of_score_over_cap() -> None:
     """Dao-AILab/flash-attention#2396: computed as score * tanh."""
-    inputs = inputs_of(Sizes(1, 2, 2, 30, 30, 16, 16))
-    out, _ = attend(inputs, Mods(Softcap(5.0)))
-    right, _ = dense_reference(
-        inputs, Mods(lambda score, b, h, q, kv: 5.0 * torch.tanh(score / 5.0))
-    )
-    torch.testing.assert_close(out.double(), right, rtol=1e-5, atol=1e-6)
+
+    def capped(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return 5.0 * torch.tanh(score / 5.0)
+
+    case = Case("reported", lambda s, d: Mods(Softcap(5.0), eager_score_mod=capped))
+    assert not excess(Trial(case, Sizes(1, 2, 2, 30, 30, 16, 16)))
 
 
 def test_a_score_mod_has_no_effect_outside_the_result(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,6 +149,58 @@ def test_a_mask_through_a_captured_batch_map_follows_its_rows() -> None:
 
     dense = flexfa4.create_block_mask(mask, batch=3, q_len=1, kv_len=40).to_dense()
     assert dense.sum((1, 2, 3)).tolist() == [14, 30, 6]
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        SpatialHead(text=0, frames=4, frame_tokens=32, width=2),
+        SpatialHead(text=0, frames=4, frame_tokens=32, width=0.01),
+        SpatialHead(text=3, frames=4, frame_tokens=32, width=0.5, multiple=16),
+        TemporalHead(text=0, frames=4, frame_tokens=32, width=2),
+        TemporalHead(text=0, frames=4, frame_tokens=32, width=0.01),
+    ],
+    ids=str,
+)
+def test_a_video_head_always_sees_its_own_token(mask: Any) -> None:
+    """meta-pytorch/attention-gym, the SVG spatial mask: with prompt 0, 32 tokens and width 2, all
+    of 128 rows are empty, since the width is rounded down to blocks of 128."""
+    length = mask.text + 128
+    assert dense_mask(mask, length, length).diagonal().all()
+
+
+def test_a_window_below_one_block_of_a_video_is_one_block() -> None:
+    """The same report, the right value: 64 positions round to 128, and not to none."""
+    mask = SpatialHead(text=0, frames=8, frame_tokens=32, width=2)
+    distance = torch.arange(256)[:, None] - torch.arange(256)
+    assert torch.equal(dense_mask(mask, 256, 256), distance.abs() < 128)
+
+
+@dataclass(frozen=True, eq=False)
+class ByTwoTables(MaskMod):
+    """A user's variant with named tensors."""
+
+    first: torch.Tensor
+    last: torch.Tensor
+
+    def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        """Return where the key lies between the tables' entries."""
+        return (kv_idx >= self.first[q_idx]) & (kv_idx <= self.last[q_idx])
+
+
+def test_the_tensors_of_a_users_variant_need_no_list_of_their_names() -> None:
+    """flashinfer-ai/flashinfer#1044, flashinfer-ai/flashinfer#2855: a variant's named buffers
+    were not passed on, and nothing said so."""
+    first = torch.arange(20) // 2
+    last = first + 3
+    keys = torch.arange(24)
+    right = (keys >= first[:, None]) & (keys <= last[:, None])
+    assert torch.equal(dense_mask(ByTwoTables(first, last), 20, 24), right)
+    text = "kv >= first[q] and kv <= last[q]"
+    bound = flexfa4.parse(text, first=first, last=last)
+    assert torch.equal(dense_mask(bound, 20, 24), right)
+    with pytest.raises(UnknownNameError, match="`last`"):
+        flexfa4.parse(text, first=first)
 
 
 def test_packed_sequences_see_only_themselves_in_each_batch() -> None:

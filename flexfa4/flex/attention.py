@@ -10,10 +10,10 @@ from typing import Any, Literal, NamedTuple, overload
 
 import torch
 
-from flexfa4 import errors
 from flexfa4.api import attention
 from flexfa4.errors import describe
 from flexfa4.flex.block_mask import BlockMask
+from flexfa4.flex.errors import error_class
 from flexfa4.flex.kernel_options import FlexKernelOptions, check_kernel_options
 from flexfa4.flex.native_mask import in_graph, native_of
 from flexfa4.flex.row_maxima import Scores, row_maxima
@@ -176,7 +176,7 @@ def _refuse(error: str, **fields: str) -> None:
         from flexfa4.flex import compiled
 
         compiled.refuse(error, fields)
-    raise getattr(errors, error)(**fields)
+    raise error_class(error)(**fields)
 
 
 def _check_heads(query: Any, key: Any, enable_gqa: bool) -> None:
@@ -184,12 +184,7 @@ def _check_heads(query: Any, key: Any, enable_gqa: bool) -> None:
     if enable_gqa or not all(isinstance(t, torch.Tensor) and t.dim() == 4 for t in (query, key)):
         return
     if query.shape[1] != key.shape[1]:
-        _refuse(
-            "ShapeMismatchError",
-            problem=f"query has {query.shape[1]} heads and key {key.shape[1]}, without enable_gqa",
-            expected="as many key heads as query heads, or enable_gqa=True",
-            rewrite="enable_gqa=True",
-        )
+        _refuse("GroupedHeadsError", q_heads=f"{query.shape[1]}", kv_heads=f"{key.shape[1]}")
 
 
 def _wanted(return_lse: Any, return_aux: Any) -> tuple[bool, bool]:
@@ -220,10 +215,11 @@ def _mask_for(block_mask: Any, query: Any, key: Any) -> Any:
     lengths = (query.shape[2], key.shape[2])
     if q_len != lengths[0] or kv_len != lengths[1]:
         _refuse(
-            "BlockMaskMismatchError",
-            problem=f"the block mask is for lengths {(q_len, kv_len)}, query and key"
-            f" have {lengths}",
-            expected="a block mask for these lengths",
+            "BlockMaskLengthsError",
+            made_q_len=f"{q_len}",
+            made_kv_len=f"{kv_len}",
+            q_len=f"{lengths[0]}",
+            kv_len=f"{lengths[1]}",
             rewrite=f"create_block_mask(mask_mod, B, H, {lengths[0]}, {lengths[1]}), with the"
             " position of the first query added to q_idx to decode;\n"
             f"block_mask._adjust{lengths} for its upper left part",

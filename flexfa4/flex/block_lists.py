@@ -12,15 +12,29 @@ mask functions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from flexfa4.errors import BlockListError, describe
+from flexfa4.errors import describe
+from flexfa4.flex.errors import (
+    BlockCountError,
+    BlockListPairError,
+    BlockListRowsError,
+    BlockListTypeError,
+    BlockOutsideError,
+    PartialAndFullError,
+    RepeatedBlockError,
+    TransposedListError,
+)
 from flexfa4.frontend.blocks import EMPTY, FULL, PARTIAL, block_count
 
 _INTEGERS: Final = (torch.int32, torch.int64)
+AXES: Final = {
+    3: "batch, heads, rows of blocks",
+    4: "batch, heads, rows of blocks, blocks in a row",
+}  # of counts and of lists
 
 
 def ordered(dense: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,34 +129,20 @@ class ListPair:
         """
         self._check_tensors()
         if self.num.shape[2] != rows:
-            self._refuse(
-                f"{self.names[0]} has {self.num.shape[2]} rows of blocks, the lengths need {rows}",
-                f"{rows} rows: the length divided by the block size, rounded up",
-                "seq_lengths=(q_len, kv_len) and BLOCK_SIZE that fit the lists",
-            )
+            raise BlockListRowsError(name=self.names[0], rows=self.num.shape[2], needed=rows)
         num, indices = self.num, self.indices
+        names = {"num": self.names[0], "indices": self.names[1]}
         width = indices.shape[-1]
         if bool(((num < 0) | (num > width)).any()):
-            self._refuse(
-                f"{self.names[0]} counts up to {int(num.max())} blocks in lists of {width}",
-                f"counts from 0 to {self.names[1]}.shape[-1]",
-                f"{self.names[0]}.clamp(0, {self.names[1]}.shape[-1]), or longer lists",
-            )
+            raise BlockCountError(**names, count=int(num.max()), width=width)
         counted = torch.arange(width, device=indices.device) < num[..., None]
         wrong = counted & ((indices < 0) | (indices >= columns))
         if bool(wrong.any()):
-            self._refuse(
-                f"{self.names[1]} lists block {int(indices[wrong][0])} of {columns}",
-                f"blocks from 0 to {columns - 1} among the first {self.names[0]} of a row",
-                "seq_lengths that cover all listed blocks, or lists without that block",
-            )
+            block = int(indices[wrong][0])
+            raise BlockOutsideError(**names, block=block, blocks=columns, last=columns - 1)
         table = marked(num, indices, columns)
         if not torch.equal(table.sum(-1), num.long()):
-            self._refuse(
-                f"{self.names[1]} lists a block twice in one row",
-                "each block at most once in a row, for its keys count once",
-                "lists without duplicates, or smaller counts",
-            )
+            raise RepeatedBlockError(indices=self.names[1])
         return table
 
     def extent(self) -> tuple[int, int]:
@@ -156,33 +156,35 @@ class ListPair:
 
     def _check_tensors(self) -> None:
         for name, tensor, rank in zip(self.names, (self.num, self.indices), (3, 4), strict=True):
-            if not isinstance(tensor, torch.Tensor) or tensor.dtype not in _INTEGERS:
-                found = f"{str(tensor.dtype)[6:]}" if hasattr(tensor, "dtype") else describe(tensor)
-                self._refuse(f"{name} is {found}", "an int32 tensor", f"{name}.to(torch.int32)")
-            if tensor.dim() != rank:
-                self._refuse(
-                    f"{name} has shape {tuple(tensor.shape)}",
-                    f"{rank} dimensions: batch, heads, rows of blocks"
-                    + (", blocks in a row" if rank == 4 else ""),
-                    f"{name}[None, None] for one batch and one head",
-                )
+            if not isinstance(tensor, torch.Tensor):
+                found, advice = describe(tensor), f"torch.tensor({name}, dtype=torch.int32)"
+            elif tensor.dtype not in _INTEGERS:
+                found = f"a tensor of {str(tensor.dtype)[6:]}"
+                advice = f"{name}.to(torch.int32)"
+            elif tensor.dim() != rank:
+                found = describe(tensor)
+                advice = f"{name}[None, None] for one batch and one head"
+            else:
+                continue
+            raise BlockListTypeError(name=name, found_value=found, axes=AXES[rank], rewrite=advice)
         if self.num.shape != self.indices.shape[:3]:
-            self._refuse(
-                f"{self.names[0]} has shape {tuple(self.num.shape)}"
-                f" and {self.names[1]} {tuple(self.indices.shape)}",
-                "the same batch, heads and rows in both",
-                f"{self.names[0]} of shape {tuple(self.indices.shape[:3])}",
+            raise BlockListPairError(
+                first=self.names[0],
+                first_value=f"shape {tuple(self.num.shape)}",
+                second=self.names[1],
+                second_value=f"shape {tuple(self.indices.shape)}",
+                what="number of batches, heads and rows",
+                rewrite=f"{self.names[0]} of shape {tuple(self.indices.shape[:3])}",
             )
         if self.num.device != self.indices.device:
-            self._refuse(
-                f"{self.names[0]} is on {self.num.device}, its lists on {self.indices.device}",
-                "one device for all lists",
-                f"{self.names[0]}.to({self.names[1]}.device)",
+            raise BlockListPairError(
+                first=self.names[0],
+                first_value=f"device {self.num.device}",
+                second=self.names[1],
+                second_value=f"device {self.indices.device}",
+                what="device",
+                rewrite=f"{self.names[0]}.to({self.names[1]}.device)",
             )
-
-    @staticmethod
-    def _refuse(problem: str, expected: str, rewrite: str) -> NoReturn:
-        raise BlockListError(problem=problem, expected=expected, rewrite=rewrite)
 
 
 def checked_kinds(
@@ -199,21 +201,24 @@ def checked_kinds(
         return kinds_of(table, None)
     if full.num is None or full.indices is None:
         given, missing = full.names if full.indices is None else full.names[::-1]
-        ListPair._refuse(f"{given} was given without {missing}", "both", f"{missing}=...")
+        raise BlockListTypeError(
+            name=missing,
+            found_value=f"None beside {given}",
+            axes=AXES[3 if missing == full.names[0] else 4],
+            rewrite=f"{missing}=..., or neither of them",
+        )
     whole = full.table(rows, columns)
     if whole.shape[:2] != table.shape[:2] or whole.device != table.device:
-        ListPair._refuse(
-            f"{partial.names[0]} has shape {tuple(partial.num.shape)} on {table.device},"
-            f" {full.names[0]} {tuple(full.num.shape)} on {whole.device}",
-            "lists of partial and of full blocks for the same batches and heads, on one device",
-            f"{full.names[0]}.expand_as({partial.names[0]})",
+        raise BlockListPairError(
+            first=partial.names[0],
+            first_value=f"shape {tuple(partial.num.shape)} on {table.device}",
+            second=full.names[0],
+            second_value=f"shape {tuple(full.num.shape)} on {whole.device}",
+            what="number of batches and heads, and one device,",
+            rewrite=f"{full.names[0]}.expand_as({partial.names[0]})",
         )
     if bool((table & whole).any()):
-        ListPair._refuse(
-            f"a block is listed in {partial.names[1]} and in {full.names[1]}",
-            "each block in one of them: partial ones are masked by mask_mod, full ones are not",
-            f"{full.names[1]} without it, for mask_mod to apply",
-        )
+        raise PartialAndFullError(partial=partial.names[1], full=full.names[1])
     return kinds_of(table, whole)
 
 
@@ -226,14 +231,11 @@ def check_transposed(kinds: torch.Tensor, partial: ListPair, full: ListPair | No
     rows, columns = kinds.shape[2], kinds.shape[3]
     transposed = checked_kinds(partial, full, columns, rows).transpose(-2, -1)
     if not torch.equal(transposed, kinds):
-        ListPair._refuse(
-            f"{partial.names[1]} and kv_indices list different blocks",
-            "the same blocks by row and by column",
-            "BlockMask.from_kv_blocks(...), which makes the lists by column",
-        )
+        raise TransposedListError(indices=partial.names[1])
 
 
 __all__ = [
+    "AXES",
     "EMPTY",
     "ListPair",
     "check_transposed",

@@ -22,8 +22,9 @@ from torch.nn.attention import flex_attention as torch_flex
 
 from flexfa4.block_mask import BlockMask as NativeBlockMask
 from flexfa4.block_mask import tensor_identity
-from flexfa4.errors import ArgumentError, BlockListError, BlockMaskMismatchError, describe
+from flexfa4.errors import ArgumentError, describe
 from flexfa4.flex.block_lists import (
+    AXES,
     ListPair,
     check_transposed,
     checked_kinds,
@@ -32,6 +33,7 @@ from flexfa4.flex.block_lists import (
     stated_kinds,
 )
 from flexfa4.flex.block_picture import picture
+from flexfa4.flex.errors import BlockListTypeError, BlockMaskAdjustmentError
 from flexfa4.flex.listed_mask import Part, Picked
 from flexfa4.flex.masks import MaskFunction, callable_mask, is_noop, noop_mask
 from flexfa4.flex.native_mask import Native, native_of
@@ -195,10 +197,11 @@ class BlockMask:
         rows, columns = map(block_count, lengths, size)
         partial, full, partial_q, full_q = (self._pair(names) for names in _NAMES)
         if partial is None:
-            raise BlockListError(
-                problem="kv_num_blocks and kv_indices are None",
-                expected="lists of the partial blocks, of length 0 where there are none",
-                rewrite="kv_num_blocks=torch.zeros_like(full_kv_num_blocks)",
+            raise BlockListTypeError(
+                name=LISTS[0],
+                found_value="None",
+                axes=AXES[3],
+                rewrite="torch.zeros_like(full_kv_num_blocks) where no block is partial",
             )
         kinds = checked_kinds(partial, full, rows, columns)
         if partial_q is not None:
@@ -317,18 +320,13 @@ class BlockMask:
         The mask function stays as it is, so this is for masks that count positions from the start.
 
         Raises:
-            BlockMaskMismatchError: the lengths need more blocks than there are.
+            BlockMaskAdjustmentError: the lengths need more blocks than there are.
         """
         kinds = self.block_kinds()
         lengths = length_pair((new_q_len, new_kv_len))
         rows, columns = map(block_count, lengths, self.BLOCK_SIZE)
         if rows > kinds.shape[2] or columns > kinds.shape[3]:
-            raise BlockMaskMismatchError(
-                problem=f"the block mask is for lengths {tuple(self.seq_lengths)}, and was to be"
-                f" adjusted to {lengths}",
-                expected="lengths that need no more blocks than there are",
-                rewrite=f"create_block_mask(mask_mod, B, H, {lengths[0]}, {lengths[1]})",
-            )
+            raise BlockMaskAdjustmentError(made=length_pair(self.seq_lengths), lengths=lengths)
         return self._with(kinds[:, :, :rows, :columns], lengths, self.mask_mod)
 
     def _with(

@@ -13,6 +13,7 @@ import torch
 
 from flexfa4.flex import kernel_options
 from flexfa4.flex import row_maxima as eager
+from flexfa4.flex.errors import error_class
 
 _constant: Callable[..., Any] = torch.compiler.assume_constant_result
 _outside: Callable[..., Any] = torch.compiler.disable
@@ -34,6 +35,4 @@ row_maxima: Callable[..., torch.Tensor] = _outside(
 @_constant
 def refuse(error: str, fields: dict[str, str]) -> None:
     """Raise an error of the catalogue by its name."""
-    from flexfa4 import errors
-
-    raise getattr(errors, error)(**fields)
+    raise error_class(error)(**fields)

@@ -30,7 +30,7 @@ from flexfa4.torch_op.arguments import float_tensor
 
 
 def create_block_mask(
-    mask_mod: MaskFunction,
+    mask_mod: MaskFunction | str,
     B: int | None,
     H: int | None,
     Q_LEN: int,
@@ -75,14 +75,14 @@ def create_block_mask(
     made = from_kinds(
         without_ragged_full(kinds, lengths, size).to(_lists_device(native, device)),
         Layout(lengths, size, separate_full_blocks),
-        mask_mod,
+        callable_mask(mask_mod),
     )
     made._native, made._origin = Native(native), native
     return made
 
 
 def create_mask(
-    mod_fn: MaskFunction,
+    mod_fn: MaskFunction | str,
     B: int | None,
     H: int | None,
     Q_LEN: int,

@@ -13,7 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypedDict, get_args
 
-from flexfa4.errors import ArgumentError, KernelOptionError, describe
+from flexfa4.errors import ArgumentError, describe
+from flexfa4.flex.errors import (
+    ExclusiveKernelOptionsError,
+    KernelOptionValueError,
+    UnknownKernelOptionError,
+)
 
 BackendName = Literal["AUTO", "TRITON", "FLASH", "TRITON_DECODE"]
 
@@ -129,17 +134,11 @@ def check_kernel_options(options: Any) -> None:
     for name, value in options.items():
         option = _option(name)
         if not option.takes(value):
-            raise KernelOptionError(
-                problem=f"the kernel option {name} is {describe(value)}",
-                expected=option.allowed(),
-                rewrite=f"kernel_options without {name}, for it has no effect here",
+            raise KernelOptionValueError(
+                name=name, found_value=describe(value), values=option.allowed()
             )
     if "BACKEND" in options and options.get("FORCE_USE_FLEX_ATTENTION"):
-        raise KernelOptionError(
-            problem="the kernel options BACKEND and FORCE_USE_FLEX_ATTENTION are both set",
-            expected="one of them",
-            rewrite='kernel_options={"BACKEND": "TRITON"}',
-        )
+        raise ExclusiveKernelOptionsError
 
 
 def explain_kernel_options(options: Mapping[str, Any] | None = None) -> str:
@@ -168,9 +167,7 @@ def _option(name: Any) -> Option:
         advice = (
             f"kernel_options={{{near[0]!r}: ...}}" if near else f"kernel_options without {name!r}"
         )
-        raise KernelOptionError(
-            problem=f"there is no kernel option {name!r}",
-            expected=", ".join(OPTIONS) + "; fwd_ or bwd_ may precede them",
-            rewrite=_INSTEAD.get(bare, advice),
+        raise UnknownKernelOptionError(
+            name=name, names=", ".join(OPTIONS), rewrite=_INSTEAD.get(bare, advice)
         )
     return found

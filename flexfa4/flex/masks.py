@@ -28,7 +28,7 @@ def _nothing(batch: Any, head: Any, token_q: Any, token_kv: Any) -> Any:
     return batch != batch
 
 
-def and_masks(*mask_mods: MaskFunction) -> MaskFunction:
+def and_masks(*mask_mods: MaskFunction | str) -> MaskFunction:
     """Return the mask function that is True where all of `mask_mods` are.
 
     Args:
@@ -43,7 +43,7 @@ def and_masks(*mask_mods: MaskFunction) -> MaskFunction:
     return functools.reduce(operator.and_, map(mask, mask_mods))
 
 
-def or_masks(*mask_mods: MaskFunction) -> MaskFunction:
+def or_masks(*mask_mods: MaskFunction | str) -> MaskFunction:
     """Return the mask function that is True where any of `mask_mods` is.
 
     Args:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flexfa4 import block_mask as native_masks
-from flexfa4.errors import BlockMaskMismatchError, StaleBlockMaskError
+from flexfa4.errors import BlockMaskCountError, StaleBlockMaskError
 from flexfa4.flex.listed_mask import ListedBlocks
 from flexfa4.flex.masks import callable_mask, is_noop
 from flexfa4.flex.sizes import block_size_pair, native_block_size
@@ -122,12 +122,14 @@ def _is_current(mask: native_masks.BlockMask) -> bool:
 
 def _check_counts(block_mask: BlockMask, counts: tuple[int, int], read: frozenset[str]) -> None:
     """Refuse a call of other batches or heads; one stands for all if the mask reads neither."""
-    rows = (("B", "batches", "b"), ("H", "heads", "h"))
+    rows = (("B", "b"), ("H", "h"))
     made_for = block_mask.kv_num_blocks.shape[:2]
-    for (name, what, letter), made, found in zip(rows, made_for, counts, strict=True):
+    for (name, letter), made, found in zip(rows, made_for, counts, strict=True):
         if made != found and (made != 1 or letter in read):
-            raise BlockMaskMismatchError(
-                problem=f"the block mask was made for {name}={made}, query has {found} {what}",
-                expected=f"{name}={found}, or {name}=None if the mask does not read {letter}",
+            raise BlockMaskCountError(
+                name=name,
+                made=made,
+                count=found,
+                reads=f"`{letter}`",
                 rewrite=f"create_block_mask(mask_mod, ..., {name}={found})",
             )

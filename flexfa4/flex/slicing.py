@@ -10,8 +10,8 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from flexfa4.errors import BlockIndexError
 from flexfa4.flex.block_lists import readable
+from flexfa4.flex.errors import BlockIndexError
 from flexfa4.frontend.blocks import block_count
 
 _AXES: Final = ("batch", "head", "row of blocks")
@@ -69,5 +69,5 @@ def rows_length(rows: torch.Tensor, q_len: int, size: int) -> int:
     return len(rows) * size - (size - rest if ends_short else 0)
 
 
-def _refuse(problem: str, axis: str) -> NoReturn:
-    raise BlockIndexError(problem=problem)
+def _refuse(index: str, axis: str) -> NoReturn:
+    raise BlockIndexError(index=index)

@@ -1,7 +1,7 @@
 """The case table and the dense reference that every tier of tests, and the benchmarks, share.
 
 `CASES` names attention variants as users write them; `dense_reference` says what each must compute;
-`compare` and `excess` hold an implementation against it.
+`compare` and `excess` hold an implementation against it, `agrees` one tensor.
 
 Not for production use: everything here is quadratic in memory.
 """
@@ -15,6 +15,7 @@ from flexfa4.testing.reference import (
     Deviation,
     Inputs,
     Trial,
+    agrees,
     attend,
     compare,
     dense_reference,
@@ -41,6 +42,7 @@ __all__ = [
     "Mods",
     "Sizes",
     "Trial",
+    "agrees",
     "attend",
     "compare",
     "dense_reference",

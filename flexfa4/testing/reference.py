@@ -236,6 +236,24 @@ def excess(trial: Trial, attend: Attend = attend) -> list[Deviation]:
     return [d for d in compare(trial, attend) if not d.holds()]
 
 
+def agrees(found: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor, *, terms: int) -> bool:
+    """Return whether one finite result is as near to the exact one as its dtype lets it be.
+
+    The budget is that of `compare` where no trial builds the inputs: twice the error of eager torch
+    in the same dtype, and of the largest element one rounding and sqrt(terms) more.
+
+    Args:
+        found: the result.
+        exact: the same in fp64.
+        eager: the same by plain torch in the dtype that `found` was computed in.
+        terms: how many terms the longest sum behind the result has.
+    """
+    found, exact, eager = (t.detach() for t in (found, exact, eager))
+    eps = torch.finfo(found.dtype).eps
+    budget = 2 * _error(eager, exact) + (1 + math.sqrt(terms)) * eps * _top(exact)
+    return _error(found, exact) <= budget
+
+
 def _sum_rounding(trial: Trial, name: str) -> float:
     """Return the rounding to expect of the longest sum behind a result."""
     s = trial.sizes

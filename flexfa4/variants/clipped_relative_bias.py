@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from flexfa4.combine import ScoreMod
-from flexfa4.errors import ArgumentError, DTypeError
+from flexfa4.errors import ArgumentError, DTypesDifferError
 from flexfa4.variants.parameters import given, require_float_tensor, require_positive
 
 
@@ -26,12 +26,12 @@ def require_one_dtype(name: str, **tensors: torch.Tensor) -> None:
     """Refuse tensors of several dtypes, which torch does not multiply.
 
     Raises:
-        DTypeError: they differ.
+        DTypesDifferError: they differ.
     """
     if len({t.dtype for t in tensors.values()}) > 1:
-        raise DTypeError(
-            problem=", ".join(f"{name}.{n} has {t.dtype}" for n, t in tensors.items()),
-            expected="one dtype",
+        raise DTypesDifferError(
+            dtypes=", ".join(f"{n}: {str(t.dtype)[6:]}" for n, t in tensors.items()),
+            names=f"the tensors of {name}",
             rewrite=" and ".join(tensors) + " converted with .to(dtype)",
         )
 

@@ -10,7 +10,7 @@ import torch
 
 from flexfa4.combine import MaskMod
 from flexfa4.errors import ArgumentError
-from flexfa4.variants.parameters import require_index_tensor, require_whole
+from flexfa4.variants.parameters import require_index_tensor, require_wholes
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single True or False for ==
@@ -44,10 +44,12 @@ class Document(MaskMod):
             lengths: positions of each document, each at least 0: ``[2, 4, 3]`` makes the ids
                 ``[0, 0, 1, 1, 1, 1, 2, 2, 2]``.
             device: where the ids live.
+
+        Raises:
+            ArgumentError: they are no list of ints of at least 0.
         """
-        for length in lengths:
-            require_whole("Document.from_lengths(lengths)", length, at_least=0)
-        counts = torch.tensor(list(lengths), dtype=torch.long, device=device)
+        require_wholes("Document.from_lengths(lengths)", lengths, at_least=0)
+        counts = torch.tensor(lengths, dtype=torch.long, device=device)
         return cls(torch.repeat_interleave(counts))
 
     def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:

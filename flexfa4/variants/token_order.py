@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import torch
 
-from flexfa4.errors import ArgumentError, ShapeMismatchError, describe
+from flexfa4.errors import ArgumentError, TokensShapeError, describe
 from flexfa4.variants.parameters import require_sizes
 
 Canvas = tuple[int, ...]
@@ -217,7 +217,7 @@ def scatter_tokens(tokens: torch.Tensor, positions: torch.Tensor, length: int) -
     """Return (..., `length`, D), the tokens (..., N, D) at their `positions` (N,), else zeros.
 
     Raises:
-        ShapeMismatchError: there are not as many tokens as positions.
+        TokensShapeError: there are not as many tokens as positions.
     """
     _check_length(tokens, len(positions))
     padded = tokens.new_zeros(*tokens.shape[:-2], length, tokens.shape[-1])
@@ -228,7 +228,7 @@ def gather_tokens(tokens: torch.Tensor, positions: torch.Tensor, length: int) ->
     """Return (..., N, D), the tokens at `positions` (N,) of a sequence (..., `length`, D).
 
     Raises:
-        ShapeMismatchError: the sequence has another length.
+        TokensShapeError: the sequence has another length.
     """
     _check_length(tokens, length)
     return tokens.index_select(-2, positions)
@@ -236,8 +236,4 @@ def gather_tokens(tokens: torch.Tensor, positions: torch.Tensor, length: int) ->
 
 def _check_length(tokens: torch.Tensor, length: int) -> None:
     if tokens.dim() < 2 or tokens.shape[-2] != length:
-        raise ShapeMismatchError(
-            problem=f"the tokens have shape {tuple(tokens.shape)}",
-            expected=f"(..., {length}, D), which is what the canvas holds",
-            rewrite="pass the canvas that the tokens fill, and tokens with their features last",
-        )
+        raise TokensShapeError(shape=tuple(tokens.shape), length=length)

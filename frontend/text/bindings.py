@@ -10,13 +10,11 @@ from typing import Final, TypeAlias
 
 import torch
 
-from flexfa4.errors import BindingError, Where
+from flexfa4.errors import BindingTypeError, DeclarationMismatchError, Where
 from flexfa4.frontend.ir import BOOL, F32, I32, Buffer, DType, Scalar
 from flexfa4.frontend.text.vocabulary import type_text
 
 Declaration: TypeAlias = Buffer | Scalar | bool
-
-_ALLOWED: Final = "a dense tensor (not complex), an int within 64 bits, a float or a bool"
 
 
 def declare(name: str, value: object, full_axes: Collection[int]) -> Declaration:
@@ -26,20 +24,20 @@ def declare(name: str, value: object, full_axes: Collection[int]) -> Declaration
     become part of the graph.
 
     Raises:
-        BindingError: the value is of no kind that a text can read.
+        BindingTypeError: the value is of no kind that a text can read.
     """
     for kind, make in _KINDS.items():
         if isinstance(value, kind):
             return make(name, value, full_axes)
     advice = "convert it with torch.as_tensor(...), int(...) or float(...)"
-    raise _wrong_kind(name, f"is a {type(value).__name__}", advice)
+    raise BindingTypeError(name=name, kind=f"a {type(value).__name__}", rewrite=advice)
 
 
 def check(declaration: Buffer | Scalar, value: object, where: Where) -> None:
     """Refuse a value that is not what the text declares.
 
     Raises:
-        BindingError: the kind, dtype class, rank or a static size differs.
+        DeclarationMismatchError: the kind, dtype class, rank or a static size differs.
     """
     name = declaration.name
     shape = declaration.shape if isinstance(declaration, Buffer) else ()
@@ -49,21 +47,22 @@ def check(declaration: Buffer | Scalar, value: object, where: Where) -> None:
         return
     wanted = type_text(declaration)
     given = f"the constant {found}" if isinstance(found, bool) else type_text(found)
-    raise BindingError(
-        where=where,
-        problem=f"`{name}` is declared as {wanted}, but bound to {given}",
-        expected=f"a value that fits {wanted}",
-        rewrite="bind another value, or correct the declaration",
-    )
+    raise DeclarationMismatchError(where=where, name=name, declared=wanted, bound=given)
 
 
 def _buffer(name: str, tensor: torch.Tensor, full_axes: Collection[int]) -> Buffer:
     if tensor.is_complex():
-        raise _wrong_kind(name, "is a complex tensor", "bind its .real and its .imag")
+        raise BindingTypeError(
+            name=name, kind="a complex tensor", rewrite="bind its .real and its .imag"
+        )
     if tensor.layout is not torch.strided:
-        raise _wrong_kind(name, "is a sparse tensor", "call .to_dense() on it first")
+        raise BindingTypeError(
+            name=name, kind="a sparse tensor", rewrite="call .to_dense() on it first"
+        )
     if tensor.is_quantized:
-        raise _wrong_kind(name, "is a quantized tensor", "call .dequantize() on it first")
+        raise BindingTypeError(
+            name=name, kind="a quantized tensor", rewrite="call .dequantize() on it first"
+        )
     shape = tuple(n if axis in full_axes else None for axis, n in enumerate(tensor.shape))
     return Buffer(name, _dtype(tensor), shape)
 
@@ -76,7 +75,7 @@ def _dtype(tensor: torch.Tensor) -> DType:
 
 def _integer(name: str, value: int, full_axes: Collection[int]) -> Scalar:
     if not -(2**63) <= value < 2**63:
-        raise _wrong_kind(name, "is an int beyond 64 bits", "bind a float")
+        raise BindingTypeError(name=name, kind="an int beyond 64 bits", rewrite="bind a float")
     return Scalar(name, I32)
 
 
@@ -87,11 +86,3 @@ _KINDS: Final[dict[type, Callable[..., Declaration]]] = {
     int: _integer,
     float: lambda name, value, full_axes: Scalar(name, F32),
 }
-
-
-def _wrong_kind(name: str, problem: str, rewrite: str) -> BindingError:
-    return BindingError(
-        problem=f"the binding `{name}` {problem}",
-        expected=_ALLOWED,
-        rewrite=rewrite,
-    )

@@ -22,7 +22,7 @@ import lark
 from lark import Token
 from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
-from flexfa4.errors import TextSyntaxError
+from flexfa4.errors import AmbiguousOperatorError, TextSyntaxError, TextTooLongError
 from flexfa4.frontend.text.syntax import Source, Syntax
 from flexfa4.frontend.text.vocabulary import (
     BITWISE,
@@ -220,15 +220,13 @@ def read_tree(source: Source) -> Syntax:
     """Return the syntax tree of a text, with the start and end of each part in its `meta`.
 
     Raises:
-        TextSyntaxError: the text is too long, or the grammar refuses it.
+        TextTooLongError: the text is too long.
+        AmbiguousOperatorError: ``&``, ``|`` or ``^`` stands bare beside a comparison.
+        TextSyntaxError: the grammar refuses it.
     """
     text = source.text
     if len(text) > MAX_CHARACTERS:
-        raise TextSyntaxError(
-            problem=f"the text has {len(text):,} characters",
-            expected=f"at most {MAX_CHARACTERS:,} characters",
-            rewrite="pass a function, or put tables of numbers into a tensor",
-        )
+        raise TextTooLongError(length=len(text), limit=MAX_CHARACTERS)
     try:
         tree = _parser().parse(text)
     except _Refusal as e:
@@ -262,12 +260,11 @@ def _check_bitwise_operands(source: Source, comparison: Syntax) -> None:
         f"({source.between(item, item)})" if item in bare else source.between(item, item)
         for item in comparison.items
     )
-    raise TextSyntaxError(
+    raise AmbiguousOperatorError(
         where=source.where(sign),
-        problem=f"`{sign}` stands beside a comparison, and Python applies it before the comparison",
-        expected="parentheses that say which is applied first",
-        rewrite=f"{_comparisons_first(source, comparison)}\n"
-        f"or, which is how Python reads it: {as_python}",
+        operator=str(sign),
+        rewrite=_comparisons_first(source, comparison),
+        as_python=as_python,
     )
 
 

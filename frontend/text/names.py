@@ -12,7 +12,14 @@ from typing import Final
 
 from lark import Token
 
-from flexfa4.errors import BindingError, IndexingError, TextSyntaxError, UnknownNameError
+from flexfa4.errors import (
+    IndexingError,
+    NameTakenError,
+    ReservedBindingError,
+    TextSyntaxError,
+    UnknownNameError,
+    UnusedBindingError,
+)
 from flexfa4.frontend import ir
 from flexfa4.frontend.ir import Buffer, Node, Scalar
 from flexfa4.frontend.text.bindings import Declaration, check, declare
@@ -104,10 +111,10 @@ class Names:
     def assign(self, token: Token, value: Node) -> None:
         """Give a local name its value; a second assignment replaces the first, as in Python."""
         if token.startswith("`") or token in {*RESERVED, *self.declared, *self.bindings}:
-            raise TextSyntaxError(
+            raise NameTakenError(
                 where=self._source.where(token),
-                problem=f"{_shown(token)} cannot be assigned: it has a meaning already",
-                expected="names of your own on the left of =",
+                name=_shown(token),
+                use="assigned",
                 rewrite="choose another name",
             )
         self.locals[str(token)] = value
@@ -116,10 +123,10 @@ class Names:
         """Give a captured name its declaration, which its binding (if any) must match."""
         name = declaration.name
         if token in RESERVED or token in self.locals or name in self.declared:
-            raise TextSyntaxError(
+            raise NameTakenError(
                 where=self._source.where(token),
-                problem=f"{_shown(token)} cannot be declared: it has a meaning already",
-                expected="one declaration for each captured value, before it is read",
+                name=_shown(token),
+                use="declared",
                 rewrite=f"write the captured name in backticks: `{name}`"
                 if token in RESERVED
                 else "keep one of the declarations, or choose another name",
@@ -132,20 +139,12 @@ class Names:
         """Refuse bindings that the text has neither read nor declared.
 
         Raises:
-            BindingError: there is one.
+            UnusedBindingError: there is one.
+            ReservedBindingError: there is one, under a name that the text has for something else.
         """
         for name in self.bindings:
-            if name in self.declared:
-                continue
-            taken = name in RESERVED
-            raise BindingError(
-                problem=f"the binding `{name}` is never read"
-                + f": in a text, `{name}` has a meaning of its own" * taken,
-                expected="bindings that the text reads",
-                rewrite="bind it under another name"
-                if taken
-                else "leave it out, or spell it right",
-            )
+            if name not in self.declared:
+                raise (ReservedBindingError if name in RESERVED else UnusedBindingError)(name=name)
 
     def unknown_function(self, token: Token) -> UnknownNameError | TextSyntaxError:
         """Return the error for a call of something that is no function."""

@@ -18,7 +18,13 @@ from typing import Final
 from lark import Token
 
 from flexfa4.counters import count
-from flexfa4.errors import IndexingError, OperandError, ResultError, TextSyntaxError
+from flexfa4.errors import (
+    FunctionArgumentsError,
+    IndexingError,
+    OperandError,
+    ResultError,
+    TextSyntaxError,
+)
 from flexfa4.frontend import ir
 from flexfa4.frontend.ir import BOOL, F32, I32, Buffer, Graph, Node, Scalar
 from flexfa4.frontend.ops import apply, cast
@@ -369,14 +375,9 @@ class _Reader:
             raise self._misused(tree, SHAPE_FUNCTIONS["iota"])
         return ir.iota(self._literal(tree.parts[0]))
 
-    def _misused(self, tree: Syntax, usage: str) -> TextSyntaxError:
+    def _misused(self, tree: Syntax, usage: str) -> FunctionArgumentsError:
         (name,) = tree.tokens
-        return TextSyntaxError(
-            where=self.source.where(tree),
-            problem=f"these arguments do not fit {name}()",
-            expected=usage,
-            rewrite=f"call it as {usage}",
-        )
+        return FunctionArgumentsError(where=self.source.where(tree), name=str(name), usage=usage)
 
 
 def _operands(tree: Syntax) -> list[Syntax]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from flexfa4.errors import BindingError, OperandError
+from flexfa4.errors import MissingBindingError, OperandError
 from flexfa4.frontend import integers
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import I32, Buffer, DType, Graph, Node, Scalar, topological
@@ -83,16 +83,12 @@ def bind_values(graph: Graph, bindings: Mapping[str, object]) -> BoundGraph:
     `bindings` are those given to `parse_graph`; the graph may have been simplified since.
 
     Raises:
-        BindingError: a captured value is declared in the text but has no binding.
+        MissingBindingError: a captured value is declared in the text but has no binding.
     """
 
     def value(decl: Buffer | Scalar) -> Any:
         if decl.name not in bindings:
-            raise BindingError(
-                problem=f"{quote(decl.name)} is declared in the text but was given no value",
-                expected="a value for every declared name that the result reads",
-                rewrite=f"pass {decl.name}=... besides the text",
-            )
+            raise MissingBindingError(name=quote(decl.name))
         return bindings[decl.name]
 
     tensors: list[torch.Tensor] = [value(decl) for decl in graph.buffers]

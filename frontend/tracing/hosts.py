@@ -412,7 +412,8 @@ def adopt(tensor: torch.Tensor) -> HostTensor:
             where=locate.here(),
             name="this tensor",
             kind="neither reachable from the mod's variables nor made inside the mod",
-            rewrite="keep it in a variable, attribute or default that the mod reads itself",
+            rewrite="keep it in a variable, attribute or default that the mod reads itself; inside"
+            " the mod, torch.tensor(...) makes one",
         )
     return HostTensor(session, Const(tensor), tensor)
 

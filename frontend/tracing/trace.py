@@ -366,7 +366,7 @@ class TextMod(Mod):
             if (running := tape.running()) is not None:
                 return running.inline(self.text, self.bound.tensors, self.bound.scalars, args)
         if hosts.ACTIVE.session is None and not any(isinstance(a, Operators) for a in args):
-            return result_on(self.bound, named_arguments(self.kind, args), locate.here())
+            return result_on(self.bound, named_arguments(self.kind, args), locate.here)
         if self.bound.tensors or self.bound.scalars:
             raise CaptureError(
                 where=locate.here(),

@@ -135,6 +135,7 @@ def test_a_module_that_holds_a_block_mask_can_be_deepcopied() -> None:
     class Layer(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
+            self.ids: torch.Tensor
             self.register_buffer("ids", IDS.clone())
             self.block_mask = make(lambda b, h, q, kv: self.ids[q] == self.ids[kv])
 

@@ -20,13 +20,16 @@ from flexfa4.errors import (
     DTypeError,
     FlexFA4Error,
     ShapeMismatchError,
+    SinkShapeError,
 )
 
 Shape = tuple[int, ...]
 
 
-def tensors(q: Shape, k: Shape, v: Shape, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-    return [torch.zeros(shape, dtype=dtype) for shape in (q, k, v)]
+def tensors(
+    q: Shape, k: Shape, v: Shape, dtype: torch.dtype = torch.float32
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return torch.zeros(q, dtype=dtype), torch.zeros(k, dtype=dtype), torch.zeros(v, dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", checks.DTYPES)
@@ -50,13 +53,13 @@ def test_tensors_that_fit_pass(q: Shape, k: Shape, v: Shape, dtype: torch.dtype)
         ((4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 8), r"query has shape \(4, 5, 8\)"),
         ((2, 4, 5, 8), (2, 4, 7, 6), (2, 4, 7, 8), "head dimension"),
         ((2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 6, 8), "differ in length"),
-        ((2, 4, 5, 8), (2, 4, 7, 8), (2, 2, 7, 8), "differ in heads"),
+        ((2, 4, 5, 8), (2, 4, 7, 8), (2, 2, 7, 8), "differ in number of heads"),
         ((2, 4, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8), "4 query heads do not divide among 3"),
         ((2, 2, 5, 8), (2, 4, 7, 8), (2, 4, 7, 8), "2 query heads do not divide among 4"),
-        ((2, 4, 5, 8), (2, 0, 7, 8), (2, 0, 7, 8), "no heads"),
+        ((2, 4, 5, 8), (2, 0, 7, 8), (2, 0, 7, 8), "dimension of heads has size 0"),
         ((2, 4, 5, 8), (1, 4, 7, 8), (2, 4, 7, 8), "differ in batch"),
         ((1, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 8), "a batch of 1 in query and of 2 in key"),
-        ((2, 4, 5, 0), (2, 4, 7, 0), (2, 4, 7, 8), "head dimension is zero"),
+        ((2, 4, 5, 0), (2, 4, 7, 0), (2, 4, 7, 8), "head dimension has size 0"),
     ],
 )
 def test_shapes_that_do_not_fit_are_named(q: Shape, k: Shape, v: Shape, problem: str) -> None:
@@ -70,7 +73,7 @@ def test_shapes_that_do_not_fit_are_named(q: Shape, k: Shape, v: Shape, problem:
 )
 def test_other_dtypes_are_refused(dtype: torch.dtype) -> None:
     shape = (1, 1, 2, 4)
-    with pytest.raises(DTypeError, match="unsupported dtype"):
+    with pytest.raises(DTypeError, match="query, key and value of dtype"):
         check_tensors(*tensors(shape, shape, shape, dtype), None)
 
 
@@ -83,6 +86,7 @@ GOOD = (2, 4, 5, 8)
         (torch.zeros(4, 1), ShapeMismatchError),
         (torch.zeros(()), ShapeMismatchError),
         (torch.zeros(5), ShapeMismatchError),
+        (torch.zeros(2), SinkShapeError),
         (torch.zeros(4, dtype=torch.int64), DTypeError),
         (torch.zeros(4, device="meta"), DeviceError),
         ([0.0] * 4, ArgumentError),
@@ -106,10 +110,10 @@ def test_a_sparse_tensor_is_refused_even_after_a_dense_one_of_its_shape_passed()
 def test_what_is_no_tensor_is_named(wrong: Any) -> None:
     good = torch.zeros(GOOD)
     for position, name in enumerate(("query", "key", "value")):
-        arguments = [good, good, good]
+        arguments: Any = [good, good, good]
         arguments[position] = wrong
         with pytest.raises(ArgumentError, match=f"^{name} is "):
-            check_tensors(*arguments, None)
+            check_tensors(arguments[0], arguments[1], arguments[2], None)
 
 
 def test_what_is_remembered_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +152,7 @@ def test_anything_else_is_not(scale: Any) -> None:
 
 @pytest.mark.parametrize("backend", ["", "CPU", "cuda", None, 0, ["cpu"]])
 def test_a_backend_that_does_not_exist_is_refused(backend: Any) -> None:
-    with pytest.raises(BackendError, match="there is no such backend"):
+    with pytest.raises(BackendError, match="there is no backend"):
         check_backend(backend)
 
 
@@ -169,4 +173,4 @@ def test_a_class_in_place_of_a_mod_is_refused_with_how_to_make_one(kind: type, a
     x = torch.zeros(1, 1, 4, 4)
     for argument in ("score_mod", "block_mask"):
         with pytest.raises(flexfa4.errors.ArgumentError, match=re.escape(advice)):
-            flexfa4.attention(x, x, x, **{argument: kind})
+            flexfa4.attention(x, x, x, **{argument: kind})  # type: ignore[call-overload]

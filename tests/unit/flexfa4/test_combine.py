@@ -203,14 +203,14 @@ def test_an_own_class_that_returns_numbers_is_refused_by_its_own_name() -> None:
 
 def test_a_class_is_no_mask_but_its_instance_is() -> None:
     with pytest.raises(ArgumentError, match=r"an instance: SlidingWindow\(window=\.\.\.\)"):
-        causal & SlidingWindow
+        causal & SlidingWindow  # type: ignore[operator]
     with pytest.raises(ArgumentError, match=r"an instance: Causal\(\)"):
         type(causal) | SlidingWindow(3)
 
 
 def test_a_function_with_neither_kinds_parameters_is_refused_when_it_is_combined() -> None:
     with pytest.raises(ArityError, match="takes 2 parameters"):
-        causal & (lambda q, kv: q > kv)
+        causal & (lambda q, kv: q > kv)  # type: ignore[operator]
 
 
 def test_parameters_with_defaults_do_not_make_a_mask_a_score_mod() -> None:
@@ -326,8 +326,8 @@ def test_a_part_that_returns_no_number_is_refused_by_its_own_name() -> None:
 @pytest.mark.parametrize("operator", ["&", "|", "~"])
 def test_operators_between_score_mods_say_how_to_compose_them(operator: str) -> None:
     actions: dict[str, Callable[[], Any]] = {
-        "&": lambda: alibi & softcap,
-        "|": lambda: softcap | (lambda score, b, h, q, kv: score),
+        "&": lambda: alibi & softcap,  # type: ignore[operator]
+        "|": lambda: softcap | (lambda score, b, h, q, kv: score),  # type: ignore[operator]
         "~": lambda: ~parse("score * 2"),
     }
     with pytest.raises(ArgumentError, match=r"is a score mod(.|\n)*flexfa4.compose\("):

@@ -35,5 +35,5 @@ def test_sizes_that_make_no_sense_are_refused_by_their_options_name(
     field: str, option: str
 ) -> None:
     with pytest.raises(ArgumentError, match=f"{option} is 0") as caught:
-        demo.Options(**{field: 0})
+        demo.Options(**{field: 0})  # type: ignore[arg-type]
     assert f"{option} {getattr(demo.Options(), field)}" in str(caught.value)

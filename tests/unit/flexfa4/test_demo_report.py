@@ -6,6 +6,7 @@ import io
 import math
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from matplotlib.colors import to_hex
@@ -86,9 +87,11 @@ def test_the_picture_shows_the_mask_its_blocks_and_both_curves() -> None:
     runs = comparison(off(0), off(1e-6))
     step = draw(runs, figure)
     tokens, blocks, curves = figure.axes
+    drawn_tokens, drawn_blocks = (axes.images[0].get_array() for axes in (tokens, blocks))
     assert tokens.get_title().startswith(f"step {step}, scores: ")
     assert blocks.get_title().startswith(f"step {step}, blocks of 128 x 128: ")
-    assert tokens.images[0].get_array().shape == (512, 512)
-    assert blocks.images[0].get_array().shape == (4, 4)
-    drawn = {to_hex(line.get_color()).upper(): list(line.get_ydata()) for line in curves.lines}
+    assert drawn_tokens is not None and drawn_tokens.shape == (512, 512)
+    assert drawn_blocks is not None and drawn_blocks.shape == (4, 4)
+    lines: Any = curves.lines
+    drawn = {to_hex(line.get_color()).upper(): list(line.get_ydata()) for line in lines}
     assert drawn == {PARTIAL: runs.dense.losses, SEEN: runs.flexfa4.losses}

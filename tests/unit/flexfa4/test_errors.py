@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from flexfa4 import errors
 from flexfa4.errors import FlexFA4Error, Where, describe
+from flexfa4.flex import errors as flex_errors
 
 
 class WrongColourError(FlexFA4Error):
@@ -110,9 +112,26 @@ def test_groups_can_be_caught_as_one(group: type[Exception], member: type[Except
     assert issubclass(member, group)
 
 
+CATALOGUE = [
+    kind
+    for chapter in (errors, flex_errors)
+    for kind in vars(chapter).values()
+    if isinstance(kind, type) and issubclass(kind, FlexFA4Error)
+]
+
+
 def test_every_class_has_a_docstring_and_says_something_in_each_part() -> None:
-    for kind in vars(errors).values():
-        if isinstance(kind, type) and issubclass(kind, FlexFA4Error):
-            assert kind.__doc__
-            if kind.found != FlexFA4Error.found:
-                assert kind.allowed and kind.instead
+    for kind in CATALOGUE:
+        assert kind.__doc__
+        if kind.found != FlexFA4Error.found:
+            assert kind.allowed and kind.instead
+
+
+def test_a_class_says_what_was_found_in_its_own_words() -> None:
+    passed_through = {kind for kind in CATALOGUE if re.fullmatch(r"{\w+}", kind.found)}
+    assert passed_through == {errors.TextSyntaxError}  # whose words are the grammar's tables
+
+
+@pytest.mark.parametrize("name", ["ArgumentError", "BlockListError"])
+def test_flexattentions_chapter_finds_classes_of_both(name: str) -> None:
+    assert flex_errors.error_class(name).__name__ == name

@@ -20,9 +20,10 @@ def causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return q_idx >= kv_idx
 
 
-def qkv(*shape: int) -> list[torch.Tensor]:
+def qkv(*shape: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     g = torch.Generator().manual_seed(0)
-    return [torch.randn(*shape, generator=g) for _ in range(3)]
+    q, k, v = (torch.randn(*shape, generator=g) for _ in range(3))
+    return q, k, v
 
 
 KINDS: dict[str, Any] = {
@@ -84,7 +85,8 @@ def test_return_lse_works_without_a_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         out, lse = flex_attention(q, k, v, return_lse=True)
-    again, aux = flex_attention(q, k, v, return_aux=torch_flex.AuxRequest(lse=True))
+    request: Any = torch_flex.AuxRequest(lse=True)
+    again, aux = flex_attention(q, k, v, return_aux=request)
     assert torch.equal(out, again)
     assert torch.equal(lse, aux.lse)
     scores = q @ k.transpose(-1, -2) / 8**0.5
@@ -99,7 +101,7 @@ def test_return_lse_works_without_a_warning() -> None:
         {"return_lse": True, "return_aux": AuxRequest()},
     ],
 )
-def test_a_wrong_request_is_refused(wrong: dict[str, Any]) -> None:
+def test_a_wrong_request_is_refused(wrong: Any) -> None:
     with pytest.raises(ArgumentError, match="return_aux=AuxRequest"):
         flex_attention(*qkv(1, 2, 12, 8), **wrong)
 
@@ -119,13 +121,18 @@ def test_a_mask_of_other_lengths_is_refused_with_both_ways_out() -> None:
     q, k, v = qkv(1, 2, 150, 8)
     with pytest.raises(BlockMaskMismatchError) as caught:
         flex_attention(q[:, :, :50], k, v, block_mask=block_mask)
-    for said in ("(150, 150)", "(50, 150)", "added to q_idx", "_adjust(50, 150)"):
+    for said in (
+        "q_len=150, kv_len=150",
+        "length 50 and key 150",
+        "added to q_idx",
+        "_adjust(50, 150)",
+    ):
         assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(("sizes", "says"), [((3, None), "B=3"), ((None, 4), "H=4")])
 def test_a_mask_of_other_batches_or_heads_is_refused(sizes: Any, says: str) -> None:
-    block_mask = create_block_mask(causal, *sizes, 12, 12)
+    block_mask = create_block_mask(causal, sizes[0], sizes[1], 12, 12)
     for one in (block_mask, block_mask[:]):
         with pytest.raises(BlockMaskMismatchError, match=f"made for {says}"):
             flex_attention(*qkv(2, 2, 12, 8), block_mask=one)

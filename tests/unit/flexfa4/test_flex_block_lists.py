@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.attention import flex_attention as torch_flex
 
-from flexfa4.errors import BlockListError
 from flexfa4.flex.block_lists import ListPair, checked_kinds, marked, ordered
+from flexfa4.flex.errors import BlockListError
 
 NAMES = ("kv_num_blocks", "kv_indices")
 
@@ -40,11 +40,11 @@ def test_what_follows_the_counted_blocks_means_nothing() -> None:
         ([[[1]]], [[[[4, 0]]]], "lists block 4 of 4"),
         ([[[1]]], [[[[-1, 0]]]], "lists block -1 of 4"),
         ([[[2]]], [[[[1, 1]]]], "twice"),
-        ([[1]], [[[[1, 1]]]], "3 dimensions"),
-        ([[[1]]], [[[1, 1]]], "4 dimensions"),
+        ([[1]], [[[[1, 1]]]], "(batch, heads, rows of blocks)"),
+        ([[[1]]], [[[1, 1]]], "(batch, heads, rows of blocks, blocks in a row)"),
         ([[[1], [1]]], [[[[0]]]], "(1, 2, 1)"),
         ([[[1, 1]]], [[[[0], [0]]]], "2 rows of blocks, the lengths need 1"),
-        ([[[1.0]]], [[[[0]]]], "is float32"),
+        ([[[1.0]]], [[[[0]]]], "is a tensor of float32"),
     ],
 )
 def test_lists_that_stand_for_no_table_are_refused(num: object, indices: object, says: str) -> None:
@@ -67,10 +67,10 @@ def test_partial_and_full_blocks_may_not_meet_or_differ_in_shape() -> None:
     for other in (indices.expand(2, -1, -1, -1), indices.to("meta")):
         full = ListPair(("n", "i"), torch.zeros(other.shape[:3], device=other.device).int(), other)
         if other.device.type == "cpu":
-            with pytest.raises(BlockListError, match="for the same batches"):
+            with pytest.raises(BlockListError, match="one number of batches and heads"):
                 checked_kinds(partial, full, 1, 2)
     mixed = ListPair(NAMES, num.to("meta"), indices)
-    with pytest.raises(BlockListError, match="is on meta, its lists on cpu"):
+    with pytest.raises(BlockListError, match="has device meta and kv_indices device cpu"):
         mixed.table(1, 2)
     assert checked_kinds(partial, ListPair(("n", "i"), num, indices + 1), 1, 2).tolist() == [
         [[[1, 2]]]

@@ -15,12 +15,11 @@ from torch.nn.attention import flex_attention as torch_flex
 import flexfa4
 from flexfa4.errors import (
     ArgumentError,
-    BlockIndexError,
-    BlockListError,
     BlockMaskMismatchError,
     StaleBlockMaskError,
 )
 from flexfa4.flex import BlockMask, create_block_mask, flex_attention, noop_mask
+from flexfa4.flex.errors import BlockIndexError, BlockListError
 
 
 def causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
@@ -71,7 +70,8 @@ def test_lists_are_the_mask_where_the_mask_function_masks_nothing(mask_mod: Any)
 @pytest.mark.parametrize("size", [7, 16, (17, 30), (32, 16), 100, 1000])
 def test_any_block_size_means_the_same(size: Any) -> None:
     block_mask = create_block_mask(banded, 2, 2, 60, 75, BLOCK_SIZE=size)
-    again = BlockMask(*block_mask.as_tuple(flatten=False)[:9], block_mask.BLOCK_SIZE, banded)
+    parts: Any = (*block_mask.as_tuple(flatten=False)[:9], block_mask.BLOCK_SIZE, banded)
+    again = BlockMask(*parts)
     native = flexfa4.create_block_mask(banded, batch=2, heads=2, q_len=60, kv_len=75)
     for one in (block_mask, again, BlockMask.from_torch(block_mask.to_torch())):
         assert torch.equal(one.token_mask(), native.to_dense())
@@ -96,7 +96,7 @@ def test_sparsity_is_a_share_of_the_blocks_and_never_negative() -> None:
 )
 @pytest.mark.parametrize("size", [16, 17])
 def test_a_mask_of_nothing_is_one(sizes: Any, size: int) -> None:
-    made = create_block_mask(causal, *sizes, BLOCK_SIZE=size)
+    made = create_block_mask(causal, sizes[0], sizes[1], sizes[2], sizes[3], BLOCK_SIZE=size)
     q = torch.randn(2 if sizes[0] is None else sizes[0], 2, sizes[2], 8)
     k = torch.randn(len(q), 2, sizes[3], 8)
     for block_mask in (made, made[:], BlockMask.from_torch(made.to_torch())):
@@ -276,8 +276,11 @@ def test_lists_by_column_must_be_those_by_row() -> None:
     num, indices = torch_flex._dense_to_ordered(torch.tensor([[[[1, 0], [1, 1]]]]))
     with pytest.raises(BlockListError, match="q_indices and kv_indices"):
         BlockMask((32, 32), num, indices, None, None, num, indices, None, None, BLOCK_SIZE=(16, 16))
-    with pytest.raises(BlockListError, match="are None"):
-        BlockMask((32, 32), None, None, *[None] * 6, BLOCK_SIZE=(16, 16))  # type: ignore[arg-type]
+    no_list: Any = None
+    with pytest.raises(BlockListError, match="kv_num_blocks is None"):
+        BlockMask(
+            (32, 32), no_list, no_list, None, None, None, None, None, None, BLOCK_SIZE=(16, 16)
+        )
 
 
 def test_texts_are_torchs() -> None:

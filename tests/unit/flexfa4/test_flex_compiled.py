@@ -32,9 +32,10 @@ def compiled(function: Any) -> Any:
     return torch.compile(function, backend="aot_eager", fullgraph=True)
 
 
-def qkv() -> list[torch.Tensor]:
+def qkv() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     g = torch.Generator().manual_seed(0)
-    return [torch.randn(2, 2, 64, 8, generator=g) for _ in range(3)]
+    q, k, v = (torch.randn(2, 2, 64, 8, generator=g) for _ in range(3))
+    return q, k, v
 
 
 MASK = create_block_mask(causal, None, None, 64, 64, BLOCK_SIZE=16)
@@ -44,7 +45,8 @@ def test_as_users_wrap_it_with_gradients() -> None:
     q, k, v = (t.requires_grad_() for t in qkv())
     options: Any = {"BLOCK_M": 64}
     results = []
-    for flex in (flex_attention, compiled(flex_attention)):
+    calls: tuple[Any, ...] = (flex_attention, compiled(flex_attention))
+    for flex in calls:
         out, aux = flex(
             q, k, v, alibi, MASK, 0.3, kernel_options=options, return_aux=AuxRequest(lse=True)
         )
@@ -115,7 +117,7 @@ def test_row_maxima_are_computed_beside_the_graph(part: bool) -> None:
     request = AuxRequest(max_scores=True)
     with pytest.raises(Exception, match="max_scores are computed outside the graph"):
         compiled(flex_attention)(q, k, v, alibi, block_mask, return_aux=request)
-    flex = torch.compile(flex_attention, backend="aot_eager")
+    flex: Any = torch.compile(flex_attention, backend="aot_eager")
     for call in (flex, flex_attention):
         _, aux = call(q, k, v, alibi, block_mask, return_aux=request)
         torch.testing.assert_close(aux.max_scores, dense_maxima(q, k))
@@ -132,7 +134,7 @@ def dense_maxima(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     [
         ({"kernel_options": {"BLOK_M": 64}}, "'BLOCK_M'"),
         ({"return_aux": True}, "an AuxRequest"),
-        ({"block_mask": MASK[:, :, 0]}, "the block mask is for lengths"),
+        ({"block_mask": MASK[:, :, 0]}, "the block mask was made for q_len"),
     ],
 )
 def test_mistakes_have_their_messages(wrong: Any, says: str) -> None:
@@ -145,7 +147,7 @@ def test_export_and_vmap() -> None:
         def forward(self, q: Any, k: Any, v: Any) -> Any:
             return flex_attention(q, k, v, alibi, MASK)
 
-    tensors = tuple(qkv())
+    tensors = qkv()
     right = flex_attention(*tensors, alibi, MASK)
     torch.testing.assert_close(torch.export.export(Attend(), tensors).module()(*tensors), right)
     mapped = torch.func.vmap(Attend())(*(t[None] for t in tensors))

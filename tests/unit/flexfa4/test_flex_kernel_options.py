@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from flexfa4.errors import ArgumentError, KernelOptionError
+from flexfa4.errors import ArgumentError
 from flexfa4.flex import FlexKernelOptions, explain_kernel_options, flex_attention
+from flexfa4.flex.errors import KernelOptionError
 from flexfa4.flex.kernel_options import OPTIONS, check_kernel_options
 
 VALUES: dict[str, Any] = {
-    name: {int: 64, bool: True}.get(option.values, "TRITON")  # type: ignore[call-overload]
+    name: "TRITON" if isinstance(option.values, tuple) else {int: 64, bool: True}[option.values]
     for name, option in OPTIONS.items()
 }
 

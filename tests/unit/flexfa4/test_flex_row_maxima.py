@@ -50,7 +50,7 @@ def test_they_are_those_of_the_dense_scores(
         return_aux=AuxRequest(max_scores=True),
     )  # fmt: skip
     assert aux.lse is None
-    assert not aux.max_scores.requires_grad
+    assert aux.max_scores is not None and not aux.max_scores.requires_grad
     right = dense(q.detach(), k, score_mod, mask, 0.7)
     torch.testing.assert_close(aux.max_scores, right)
     assert (right.isneginf().any()) == (mask is not None)
@@ -81,14 +81,14 @@ def test_masks_of_every_kind_count(kind: str) -> None:
 def test_they_have_the_dtype_of_the_scores(dtype: torch.dtype, result: torch.dtype) -> None:
     q = torch.randn(1, 1, 3, 8, dtype=dtype)
     _, aux = flex_attention(q, q, q, return_aux=AuxRequest(lse=True, max_scores=True))
-    assert aux.max_scores.dtype is result
-    assert aux.lse.dtype is result
+    assert aux.max_scores is not None and aux.max_scores.dtype is result
+    assert aux.lse is not None and aux.lse.dtype is result
 
 
 def test_a_call_without_keys_has_none() -> None:
     q, k = torch.randn(1, 1, 3, 8), torch.randn(1, 1, 0, 8)
     _, aux = flex_attention(q, k, k, return_aux=AuxRequest(max_scores=True))
-    assert aux.max_scores.isneginf().all()
+    assert aux.max_scores is not None and aux.max_scores.isneginf().all()
 
 
 def test_a_score_that_reads_beyond_a_tensor_is_an_error_where_it_is_visible() -> None:

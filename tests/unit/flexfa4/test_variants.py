@@ -139,6 +139,10 @@ WRONG = {
         lambda: Document(torch.zeros(4)),
         "Document.ids is a tensor of torch.float32",
     ),
+    "lengths that are one number": (
+        lambda: Document.from_lengths(5),  # type: ignore[arg-type]
+        "lengths.* is 5",
+    ),
     "a negative length": (lambda: Document.from_lengths([3, -1]), "lengths.* is -1"),
     "documents without ids": (lambda: dense(document), "Document.ids is None"),
 }

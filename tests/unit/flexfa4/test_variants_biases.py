@@ -227,7 +227,7 @@ def head_scale() -> Formula:
     return Formula(
         HeadScale.from_log(logs, most=largest),
         (logs,),
-        lambda s: torch.stack([s[:, i] * min(math.e ** logs[i], largest) for i in range(HEADS)], 1),
+        lambda s: s * (math.e**logs).clamp(max=largest)[:, None, None],
     )
 
 

@@ -172,7 +172,7 @@ def test_windows_are_related_as_their_docstrings_say(
 def test_each_batch_entry_has_its_own_offset() -> None:
     found = seen(OffsetCausal(torch.tensor([0, 7, -3])), 4, 12, batch=3)
     for entry, offset in zip(found[:, 0], (0, 7, -3), strict=True):
-        assert torch.equal(entry, rows(4, 12, lambda q, o=offset: range(q + o + 1)))  # type: ignore[misc]
+        assert torch.equal(entry, rows(4, 12, lambda q, o=offset: range(q + o + 1)))
 
 
 @pytest.mark.parametrize(
@@ -446,8 +446,8 @@ def test_padding_is_not_seen_and_padded_queries_see_nothing_if_asked() -> None:
     keys_only = seen(KeyPadding(torch.tensor(lengths)), 7, 9, batch=3)[:, 0]
     both = seen(KeyPadding(torch.tensor(lengths), torch.tensor(queries)), 7, 9, batch=3)[:, 0]
     for b in range(3):
-        assert torch.equal(keys_only[b], rows(7, 9, lambda q, n=lengths[b]: range(n)))  # type: ignore[misc]
-        right = rows(queries[b], 9, lambda q, n=lengths[b]: range(n))  # type: ignore[misc]
+        assert torch.equal(keys_only[b], rows(7, 9, lambda q, n=lengths[b]: range(n)))
+        right = rows(queries[b], 9, lambda q, n=lengths[b]: range(n))
         assert torch.equal(both[b, : queries[b]], right) and not both[b, queries[b] :].any()
 
 

@@ -85,8 +85,10 @@ def test_the_explanation_reads_back_and_finds_nothing_computed_on_each_call(mask
     graph = found["mask mod"].rows[0][1]
     traced = flexfa4.trace(mask, "mask")
     captured = traced.bind()
-    names = [declared.name for declared in (*captured.graph.buffers, *captured.graph.scalars)]
-    values = dict(zip(names, (*captured.tensors, *captured.scalars), strict=True))
+    declared: list[Any] = [*captured.graph.buffers, *captured.graph.scalars]
+    values = dict(
+        zip((d.name for d in declared), (*captured.tensors, *captured.scalars), strict=True)
+    )
     assert torch.equal(seen(flexfa4.parse(graph, **values)), seen(mask))
 
 

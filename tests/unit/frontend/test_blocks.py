@@ -13,10 +13,10 @@ from flexfa4.frontend import blocks
 from flexfa4.frontend.blocks import EMPTY, FULL, PARTIAL, MaskSize, block_count, classify
 from flexfa4.frontend.evaluate import Lanes, Program, Values
 from flexfa4.frontend.ir import BOOL as BOOL_TYPE
-from flexfa4.frontend.ir import Buffer, Graph, const, input_, load, make_graph
+from flexfa4.frontend.ir import Buffer, Graph, const, load, make_graph
 from flexfa4.frontend.ops import apply
+from tests.leaves import KV, B, H, Q
 
-B, H, Q, KV = map(input_, ("b", "h", "q", "kv"))
 CAUSAL = make_graph("mask", apply("ge", Q, KV))
 RANDOM = Buffer("keep", BOOL_TYPE, (None,) * 4)
 

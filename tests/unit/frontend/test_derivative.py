@@ -16,7 +16,6 @@ from flexfa4.frontend.ir import (
     Buffer,
     Node,
     const,
-    input_,
     iota,
     load,
     make_graph,
@@ -24,9 +23,9 @@ from flexfa4.frontend.ir import (
 )
 from flexfa4.frontend.ops import OPS, apply
 from flexfa4.frontend.verify import verify
+from tests.leaves import KV, SCORE, Q
 
 LENGTH, LANES = 3, 16
-SCORE, Q, KV = input_("score"), input_("q"), input_("kv")
 VECTOR = load(Buffer("v", F32, (None, LENGTH)), (KV, iota(LENGTH)))
 OTHER = load(Buffer("u", F32, (None, LENGTH)), (Q, iota(LENGTH)))
 BIAS = load(Buffer("t", F32, (None,)), (KV,))
@@ -74,11 +73,10 @@ def assert_gradients_agree(root: Node, seed: int = 0) -> None:
     assert [n for n, _ in found.loads] == [
         n for n in topological(root) if n.op == "load" and n.dtype is F32
     ]
+    expected: tuple[torch.Tensor | None, ...] = (None,) * len(targets)
     if result.requires_grad:
         inputs = [leaves[n] for n, _ in targets]
         expected = torch.autograd.grad(result.sum(), inputs, allow_unused=True)
-    else:
-        expected = (None,) * len(targets)
     for (leaf, gradient), reference in zip(targets, expected, strict=True):
         verify(make_graph("score", gradient if gradient.length is None else apply("sum", gradient)))
         got = evaluate(gradient, leaves).expand_as(leaves[leaf]).detach()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from flexfa4.errors import OutOfRangeError
 from flexfa4.frontend.evaluate import Lanes, Program, Values, plain_axes
@@ -23,8 +24,9 @@ from flexfa4.frontend.ir import (
     symbol,
 )
 from flexfa4.frontend.ops import apply
+from flexfa4.frontend.pool import Pool
+from tests.leaves import KV, SCORE, B, H, Q
 
-SCORE, B, H, Q, KV = map(input_, ("score", "b", "h", "q", "kv"))
 LANES = Lanes((1, 3), (0, 4), (5, 12), (3, 14))
 
 
@@ -40,6 +42,18 @@ def indices() -> tuple[torch.Tensor, ...]:
 
 def score(dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(LANES.shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+class Called(TorchDispatchMode):
+    """Records the names of the operators that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
 
 
 def test_inputs_are_the_indices_of_the_rectangle() -> None:
@@ -118,6 +132,39 @@ def test_only_axes_that_no_gather_needs_are_sliced() -> None:
     assert plain_axes(load(buffer, (Q, Q))) == {}
 
 
+TURNED = Buffer("t", F32, (None,) * 4)
+
+
+@pytest.mark.parametrize("proved", [True, False])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2), (2, 3, 1, 0)])
+@pytest.mark.parametrize(("lane", "own"), [(Q, 3), (KV, 2)])
+def test_one_index_beside_lanes_is_gathered_along_its_dimension(
+    lane: Node, own: int, order: tuple[int, ...], proved: bool
+) -> None:
+    away = apply("sub", Q, KV)  # from 8 to -8: both signs
+    arguments = [B, H, lane, away]
+    node = load(TURNED, tuple(arguments[i] for i in order))
+    tensor = torch.randn(3, 4, 14, 20, generator=torch.Generator().manual_seed(0)).permute(order)
+    values = Values({TURNED: tensor}, unproved=frozenset(() if proved else (node,)))
+    with Called() as called:
+        found = evaluate(node, values)
+    b, h, q, kv = indices()
+    right = [b, h, q if lane is Q else kv, q - kv]
+    assert torch.equal(found.expand(LANES.shape), tensor[tuple(right[i] for i in order)])
+    assert "gather" in called.names and "index" not in called.names
+
+
+def test_an_unproved_load_beyond_its_tensor_under_the_mask_reads_what_is_there() -> None:
+    node = load(Buffer("t", F32, (None, None)), (KV, apply("sub", Q, KV)))
+    tensor = torch.randn(10, 20, generator=torch.Generator().manual_seed(0))
+    values = Values({node.attr: tensor}, unproved=frozenset((node,)))
+    visible = LANES.index("kv", torch.device("cpu")) < 10
+    found = evaluate(node, values, visible=visible).expand(LANES.shape)
+    _, _, q, kv = indices()
+    seen = visible.expand(LANES.shape)
+    assert torch.equal(found[seen], tensor[kv[seen], (q - kv)[seen]])
+
+
 def test_a_vector_load_reduces_to_one_value_for_each_score() -> None:
     buffer = Buffer("t", F32, (None, None, 6))
     tensor = torch.randn(4, 14, 6)
@@ -191,3 +238,52 @@ def test_a_root_that_another_root_needs_keeps_its_value() -> None:
     right = (given * 0.5, (given * 0.5).exp2(), given, given)
     for a, b in zip(found, right, strict=True):
         torch.testing.assert_close(a, b)
+
+
+# ---- vectors -------------------------------------------------------------------------------------
+
+ROWS, COLUMNS = Buffer("rows", F32, (None, 6)), Buffer("columns", F32, (None, 6))
+VECTORS = {
+    buffer: torch.randn(14, 6, generator=torch.Generator().manual_seed(i))
+    for i, buffer in enumerate((ROWS, COLUMNS))
+}
+
+
+def product() -> Node:
+    return apply("mul", load(ROWS, (Q, iota(6))), load(COLUMNS, (KV, iota(6))))
+
+
+def test_a_sum_of_products_may_be_a_matrix_product_and_forms_no_product() -> None:
+    root = apply("sum", product())
+    values = Values(VECTORS)
+    right = VECTORS[ROWS][5:12] @ VECTORS[COLUMNS][3:14].T
+    for products in (False, True):
+        with Called() as called:
+            (found,) = Program((root,), products=products).run(values, LANES)
+        torch.testing.assert_close(found.reshape(7, 11), right)
+        assert ("bmm" in called.names, "mul" in called.names) == (products, not products)
+
+
+def test_a_product_that_is_used_by_itself_too_keeps_its_value() -> None:
+    node = product()
+    root = apply("add", apply("sum", node), apply("amax", node))
+    (found,) = Program((root,), products=True).run(Values(VECTORS), LANES)
+    dense = VECTORS[ROWS][5:12, None] * VECTORS[COLUMNS][None, 3:14]
+    torch.testing.assert_close(found.reshape(7, 11), dense.sum(-1) + dense.amax(-1))
+
+
+def test_large_vectors_lie_in_the_pool_and_take_no_more_of_it_each_time() -> None:
+    lanes = Lanes((0, 1), (0, 1), (0, 100), (0, 120))
+    scaled = apply("mul", apply("sub", Q, KV), load(ROWS, (const(0), iota(6))))
+    moved = apply("add", scaled, load(COLUMNS, (const(0), iota(6))))
+    root = apply("amax", apply("add", apply("exp2", apply("neg", moved)), scaled))
+    program, values = Program((root,)), Values(VECTORS)
+    (right,) = program.run(values, lanes)
+    pool = Pool(torch.float32, torch.device("cpu"))
+    made = set()
+    for _ in range(3):
+        (found,) = program.run(values, lanes, pool=pool)
+        assert torch.equal(found, right)
+        pool.reclaim()
+        made.add(frozenset(flat.data_ptr() for flat in pool._free))
+    assert len(made) == 1 and len(made.pop()) == 2

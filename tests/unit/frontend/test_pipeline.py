@@ -16,8 +16,7 @@ from flexfa4.frontend.ir import (
 from flexfa4.frontend.ops import apply
 from flexfa4.frontend.pipeline import PASSES, optimise
 from flexfa4.frontend.verify import GraphError
-
-Q, KV = input_("q"), input_("kv")
+from tests.leaves import KV, Q
 
 
 def optimised_mask(root: Node) -> Node:

@@ -13,7 +13,6 @@ from flexfa4.frontend.ir import (
     Node,
     Scalar,
     const,
-    input_,
     intern,
     iota,
     load,
@@ -24,8 +23,8 @@ from flexfa4.frontend.ir import (
 )
 from flexfa4.frontend.ops import apply
 from flexfa4.frontend.verify import GraphError, verify
+from tests.leaves import KV, SCORE, Q
 
-SCORE, Q, KV = input_("score"), input_("q"), input_("kv")
 ROWS = Buffer("rows", F32, (None, 4))
 
 

@@ -30,8 +30,8 @@ from flexfa4.frontend.ir import (
     symbol,
 )
 from flexfa4.frontend.ops import OPS, apply
+from tests.leaves import KV, B, H, Q
 
-B, H, Q, KV = map(input_, ("b", "h", "q", "kv"))
 W, S = Scalar("w", I32), Scalar("s", F32)
 TABLE = Buffer("t", F32, (None,))
 DOMAIN = Domain(

@@ -32,7 +32,6 @@ from flexfa4.frontend.ir import (
     Node,
     Scalar,
     const,
-    input_,
     iota,
     load,
     make_graph,
@@ -42,8 +41,8 @@ from flexfa4.frontend.ir import (
 )
 from flexfa4.frontend.ops import apply
 from flexfa4.frontend.pipeline import optimise
+from tests.leaves import KV, SCORE, B, H, Q
 
-SCORE, B, H, Q, KV = map(input_, ("score", "b", "h", "q", "kv"))
 S, C, W = Scalar("s", F32), Scalar("c", F32), Scalar("w", I32)
 SLOPES, ROWS = Buffer("slopes", F32, (None,)), Buffer("rows", F32, (None, None))
 SLOPE = load(SLOPES, (H,))

@@ -21,7 +21,6 @@ from flexfa4.frontend.ir import (
     Node,
     Scalar,
     const,
-    input_,
     iota,
     load,
     scalar,
@@ -33,6 +32,7 @@ from flexfa4.frontend.rewriting import rules
 from flexfa4.frontend.rewriting.patterns import Expr, Literal, Operation, Rule, Var
 from flexfa4.frontend.rewriting.rule_table import RULES
 from flexfa4.frontend.rewriting.rules import simplify
+from tests.leaves import KV, SCORE, Q
 
 NAN, INF = math.nan, math.inf
 CONSTANTS = {F32: (2.0, -3.0, 0.25, INF, NAN), I32: (3, -2, 64), BOOL: (True, False)}
@@ -173,9 +173,6 @@ def test_simplified_graphs_keep_every_value(root: Node) -> None:
 def test_a_simplified_graph_stays_as_it_is(root: Node) -> None:
     once = simplify(root)
     assert simplify(once) is once
-
-
-SCORE, Q, KV = input_("score"), input_("q"), input_("kv")
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexfa4.errors import BindingError, FlexFA4Error, OperandError
+from flexfa4.errors import FlexFA4Error, MissingBindingError, OperandError
 from flexfa4.frontend import ir
 from flexfa4.frontend.ir import BOOL, F32, I32, SYMBOLS, Buffer, Graph, Node, Scalar
 from flexfa4.frontend.ops import OPS, apply
 from flexfa4.frontend.text.printing import bind_values, parse_graph, to_text
+from tests.leaves import KV, SCORE, B, H, Q
 
 LENGTH = 4
-SCORE, B, H, Q, KV = (ir.input_(name) for name in ("score", "b", "h", "q", "kv"))
 
 # names that the language uses itself, names of locals, and names of no identifier
 BUFFERS = (
@@ -213,7 +213,9 @@ def test_values_are_bound_in_the_order_in_which_the_graph_reads_them() -> None:
 
 def test_a_declared_name_without_a_value_is_refused_when_values_are_bound() -> None:
     graph = parse_graph("w: i32\nq - kv <= w").graph
-    with pytest.raises(BindingError, match="w is declared in the text but was given no value"):
+    with pytest.raises(
+        MissingBindingError, match="w is declared in the text but was given no value"
+    ):
         bind_values(graph, {})
 
 

@@ -13,8 +13,7 @@ from flexfa4.frontend import ir
 from flexfa4.frontend.ir import BOOL, F32, I32, Buffer, Node, Scalar
 from flexfa4.frontend.ops import OPS, apply, cast
 from flexfa4.frontend.text.printing import parse_graph
-
-SCORE, H, Q, KV = (ir.input_(name) for name in ("score", "h", "q", "kv"))
+from tests.leaves import KV, SCORE, H, Q
 
 
 def root(text: str, **bindings: Any) -> Node:
@@ -106,7 +105,8 @@ def test_a_tensor_becomes_a_buffer_with_sizes_that_may_change() -> None:
 def test_names_of_captured_values_are_plain_strings() -> None:
     text = "a: i32\n`c`: f32[_]\nscore * `c`[q] + a + d + e[kv]"
     graph = parse_graph(text, {"d": 2, "e": torch.ones(3)}).graph
-    assert {type(x.name) for x in (*graph.buffers, *graph.scalars)} == {str}
+    declared: list[Any] = [*graph.buffers, *graph.scalars]
+    assert {type(x.name) for x in declared} == {str}
 
 
 def test_an_axis_that_is_read_as_a_whole_becomes_static() -> None:

@@ -25,9 +25,8 @@ import pytest
 import torch
 
 from flexfa4.frontend.tracing.trace import resolve
+from tests.changes import Case, case, reads
 
-Mask = Callable[..., Any]
-Case = Callable[[], tuple[Mask, Callable[[], object]]]
 SIZE = 8
 WINDOW = 5
 SETTINGS = types.ModuleType("settings_of_a_test")
@@ -50,18 +49,6 @@ def fresh_values() -> None:
 
 FOLLOWED: dict[str, Case] = {}
 REFUSED: dict[str, Case] = {}
-
-
-def case(table: dict[str, Case]) -> Callable[[Case], Case]:
-    def add(make: Case) -> Case:
-        table[make.__name__.replace("_", " ")] = make
-        return make
-
-    return add
-
-
-def reads(compute: Callable[[], Any], change: Callable[[], object]) -> Any:
-    return lambda b, h, q, kv: q - kv < compute(), change
 
 
 def globally() -> Callable[[], object]:

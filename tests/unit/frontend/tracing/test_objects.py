@@ -20,8 +20,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
-Mask = Callable[..., Any]
-Case = Callable[[], tuple[Mask, Callable[[], object]]]
+from tests.changes import Case, Mask, case, reads
+
 SIZE = 8
 WINDOW = 5
 SETTINGS = types.ModuleType("settings_of_a_test")
@@ -180,21 +180,9 @@ FOLLOWED: dict[str, Case] = {}
 REFUSED: dict[str, Case] = {}
 
 
-def case(table: dict[str, Case]) -> Callable[[Case], Case]:
-    def add(make: Case) -> Case:
-        table[make.__name__.replace("_", " ")] = make
-        return make
-
-    return add
-
-
 def attribute(owner: Any, name: str = "window") -> tuple[Mask, Callable[[], object]]:
     """The mask reads an attribute, and the change assigns to it."""
     return lambda b, h, q, kv: q - kv < owner.window, lambda: setattr(owner, name, 2)
-
-
-def reads(compute: Callable[[], Any], change: Callable[[], object]) -> Any:
-    return lambda b, h, q, kv: q - kv < compute(), change
 
 
 def globally() -> Callable[[], object]:

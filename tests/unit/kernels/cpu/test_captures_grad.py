@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from flexfa4.frontend.evaluate import Lanes, Program, Values
-from flexfa4.frontend.ir import F32, Buffer, Node, const, input_, iota, load
+from flexfa4.frontend.ir import F32, Buffer, Node, const, iota, load
 from flexfa4.frontend.ops import apply
 from flexfa4.kernels.cpu.captures_grad import accumulate
+from tests.leaves import KV, B, H, Q
 
-B, H, Q, KV = map(input_, ("b", "h", "q", "kv"))
 LANES = Lanes((1, 3), (2, 5), (4, 9), (3, 10))
 
 

@@ -7,8 +7,13 @@ import math
 import pytest
 import torch
 
-from flexfa4.kernels.cpu.lowering import CORES, LOWERINGS, tanh
+from flexfa4.frontend.evaluate import Lanes, Program, Values
+from flexfa4.frontend.ir import Node, const, input_
+from flexfa4.frontend.ops import OPS, apply
+from flexfa4.kernels.cpu.lowering import CORES, LOWERINGS, lowered, maximum, tanh
 
+SCORE = input_("score")
+OTHER_OPERANDS: dict[str, tuple[float, ...]] = {"tanh": (), "max": (0.5,)}
 SIZE = 1 << 19  # more than one piece
 
 
@@ -36,13 +41,49 @@ def test_tanh_keeps_infinities_nan_and_zero() -> None:
 @pytest.mark.parametrize("size", [16, SIZE])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_lowered_functions_write_where_they_are_told(size: int, dtype: torch.dtype) -> None:
-    for name, lowered in LOWERINGS.items():
+    for name, function in LOWERINGS.items():
+        others = OTHER_OPERANDS[name]
         x = torch.linspace(-2, 2, size, dtype=dtype)
-        exact = getattr(torch, name)(x.double())
+        exact = OPS[name].eager(x.double(), *others)
         out = torch.empty_like(x)
-        assert lowered(x, out=out).data_ptr() == out.data_ptr()
+        assert function(x, *others, out=out).data_ptr() == out.data_ptr()
         torch.testing.assert_close(out.double(), exact, rtol=4e-7, atol=0)
-        assert lowered(x, out=x) is x and torch.equal(x, out)
+        assert function(x, *others, out=x) is x and torch.equal(x, out)
+
+
+def test_the_larger_of_two_tensors_is_found_as_that_of_a_tensor_and_a_number() -> None:
+    x = torch.tensor([-1.0, 0.0, 2.0, math.nan, math.inf, -math.inf])
+    for other in (0.5, -math.inf):
+        torch.testing.assert_close(
+            maximum(x, other), maximum(x, torch.tensor(other)), equal_nan=True
+        )
+    assert maximum(x, 0.5)[3].isnan()
+
+
+@pytest.mark.parametrize("comparison", ["le", "lt"])
+def test_a_choice_of_the_larger_is_an_extreme_with_the_same_values(comparison: str) -> None:
+    x, zero = apply("mul", input_("score"), const(2.0)), const(0.0)
+    root = apply("where", apply(comparison, x, zero), zero, x)
+    assert lowered(apply("exp2", root)) is apply("exp2", apply("max", x, zero))
+    score = torch.tensor([-1.0, 0.0, 2.0, math.nan, math.inf, -math.inf]).view(1, 1, 1, 6)
+    lanes = Lanes((0, 1), (0, 1), (0, 1), (0, 6))
+    (found,), (right,) = (
+        Program([n], lowerings=LOWERINGS).run(Values(), lanes, score) for n in (lowered(root), root)
+    )
+    torch.testing.assert_close(found, right, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        apply("where", apply("gt", SCORE, const(1.0)), SCORE, const(1.0)),  # NaN gives one
+        apply("where", apply("le", SCORE, const(1.0)), const(0.0), SCORE),
+        apply("where", apply("le", SCORE, const(math.nan)), const(math.nan), SCORE),
+        apply("where", apply("ge", SCORE, const(0.0)), const(0.0), SCORE),
+    ],
+)
+def test_other_choices_stay(root: Node) -> None:
+    assert lowered(root) is root
 
 
 def test_a_strided_operand_is_left_to_torch() -> None:

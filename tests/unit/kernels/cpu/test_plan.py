@@ -55,7 +55,7 @@ def test_a_core_is_left_exactly_where_the_mod_is_not_affine() -> None:
 def test_each_load_of_a_learned_tensor_gets_a_gradient() -> None:
     plan = plan_of(lambda s, b, h, q, kv: s + SLOPE[h] * SLOPE[q % 4], None, ("SLOPE",))
     assert len(plan.loads) == 2
-    assert len({item.position for item in plan.loads}) == 2
+    assert len({item.terms for item in plan.loads}) == 2
 
 
 def test_neither_values_sizes_nor_dtypes_make_a_plan_anew() -> None:

@@ -14,6 +14,7 @@ from flexfa4.frontend.sizes import Sizes
 from flexfa4.kernels.cpu.schedule import (
     MAX_TILE_Q,
     SCORES_AT_ONCE,
+    VECTORS_AT_ONCE,
     Chunk,
     Problem,
     dense_schedule,
@@ -134,3 +135,14 @@ def test_fewer_scores_at_once_mean_smaller_rectangles(group: int) -> None:
         sizes.append(scratch_size(dense_schedule(problem)))
         assert sizes[-1] <= at_once
     assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == 4
+
+
+def test_vectors_of_each_score_or_pair_make_rectangles_smaller() -> None:
+    problem = Problem(Sizes(1, 8, 4, 2048, 2048), True)
+    assert problem.for_vectors(0, 0) == problem
+    chunks = dense_schedule(problem.for_vectors(0, 32))
+    assert scratch_size(chunks) * 32 <= VECTORS_AT_ONCE
+    chunks = dense_schedule(problem.for_vectors(32, 0))
+    assert max(c.largest for c in chunks) * 32 <= VECTORS_AT_ONCE
+    assert chunks[0].h == (0, 8)  # all heads share the vectors of a pair
+    assert problem.for_vectors(1 << 30, 1 << 30).scores_at_once == 1
