@@ -16,6 +16,8 @@ from collections.abc import Collection
 
 import torch
 
+from flexfa4.frontend.pool import Pool
+
 # Many tiny matrices cost more as matrix products than element by element: at most so many, or at
 # least so many results in each.
 _FEW_MATRICES = 64
@@ -23,7 +25,11 @@ _LARGE_MATRIX = 64
 
 
 def sum_of_products(
-    a: torch.Tensor, b: torch.Tensor, axes: Collection[int], rank: int
+    a: torch.Tensor,
+    b: torch.Tensor,
+    axes: Collection[int],
+    rank: int,
+    pool: Pool | None = None,
 ) -> torch.Tensor:
     """Return ``(a * b).sum(axes, keepdim=True)``, summed in any order.
 
@@ -32,6 +38,7 @@ def sum_of_products(
         b: of the dtype of `a`; broadcasts to `rank` axes, and against `a`.
         axes: the axes to sum, counted from the front of `rank` axes.
         rank: number of axes, as far as which a missing one is put in front.
+        pool: memory for the result, in the dtype of `a`.
 
     Returns:
         A tensor of `rank` axes: along each it is 1 where it is summed or where both have 1.
@@ -44,7 +51,8 @@ def sum_of_products(
     b = b.sum(only_b, keepdim=True) if only_b else b
     inner = [i for i in axes if a.shape[i] > 1]
     if not inner:
-        return a * b
+        shape = [m if n == 1 else n for m, n in zip(a.shape, b.shape, strict=True)]
+        return torch.mul(a, b, out=None if pool is None else pool.lend(shape))
     batch = [i for i in range(rank) if i not in axes and a.shape[i] > 1 and b.shape[i] > 1]
     rows = [i for i in range(rank) if i not in axes and a.shape[i] > 1 and b.shape[i] == 1]
     columns = [i for i in range(rank) if i not in axes and b.shape[i] > 1 and a.shape[i] == 1]
@@ -56,7 +64,8 @@ def sum_of_products(
     rest = [i for i in range(rank) if i not in (*batch, *rows, *columns)]
     left = a.permute(*batch, *rows, *inner, *_others(rank, batch, rows, inner))
     right = b.permute(*batch, *columns, *inner, *_others(rank, batch, columns, inner))
-    product = torch.bmm(left.reshape(count, m, k), right.reshape(count, n, k).transpose(1, 2))
+    left, right = left.reshape(count, m, k), right.reshape(count, n, k).transpose(1, 2)
+    product = torch.bmm(left, right, out=None if pool is None else pool.lend((count, m, n)))
     order = (*batch, *rows, *columns, *rest)
     sizes = [1 if i in rest else max(a.shape[i], b.shape[i]) for i in order]
     return product.view(sizes).permute([order.index(i) for i in range(rank)])

@@ -3,6 +3,7 @@
 Stages, in the order in which a call passes through them::
 
     score_form  how the score mod is split around the matrix product
+    products    how a graph is written so that sums over vectors are matrix products
     lowering    functions computed otherwise than torch does
     plan        graphs -> compiled programs and the choices that follow from them; cached
     proofs      what is proved about a call, so that it may take a shorter way

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from flexfa4.frontend.evaluate import AXES, VECTOR_AXIS, Lanes, Values, plain_axes
+from flexfa4.frontend.evaluate import VECTOR_AXIS, Lanes, Values, is_whole_axis, plain_axes
 from flexfa4.frontend.ir import Node
+from flexfa4.kernels.cpu.products import load_axes
 
 
 def accumulate(
@@ -29,15 +30,14 @@ def accumulate(
         target: sum so far, of the buffer's shape, in the score dtype.
         load: the load.
         indices: its indices on these lanes, as tensors that broadcast over them or numbers.
-        gradient: ``lanes.shape``, with a trailing axis for a vector load.
+        gradient: ``lanes.shape``, with a trailing axis for a vector load; an axis that the load
+            does not vary along may be summed before, to one.
         lanes: the rectangle.
         values: the call's captures.
     """
     rank = 5 if load.length is not None else 4
-    varies = {AXES[name] for arg in load.args for name in arg.depends if name in AXES}
-    if load.length is not None:
-        varies.add(VECTOR_AXIS)
-    rest = [axis for axis in range(rank) if axis not in varies]
+    varies = load_axes(load)
+    rest = [axis for axis in range(rank) if axis not in varies and gradient.shape[axis] > 1]
     if rest:
         gradient = gradient.sum(rest, keepdim=True)
     plain = {} if load in values.unproved else plain_axes(load)
@@ -62,19 +62,24 @@ def _add_slice(
 def _add_indexed(
     target: torch.Tensor, load: Node, indices: tuple[Any, ...], gradient: torch.Tensor, rank: int
 ) -> None:
+    if not target.numel():
+        return
+    indexed = target.dim()
+    if [d for d, arg in enumerate(load.args) if arg.length is not None] == [indexed - 1]:
+        indexed -= is_whole_axis(load, indexed - 1)  # whole vectors are added at once
     flat: Any = 0
-    for d, index in enumerate(indices):
+    for d, index in enumerate(indices[:indexed]):
         size = target.shape[d]
         t = torch.as_tensor(index, device=target.device)
-        if rank == 5 and load.args[d].length is None and t.dim():
+        if rank == 5 and indexed == target.dim() and load.args[d].length is None and t.dim():
             t = t.unsqueeze(-1)
         t = torch.where(t < 0, t + size, t).clamp(0, max(size - 1, 0))  # torch's negative indices
         flat = flat * size + t
     flat = flat if isinstance(flat, torch.Tensor) else torch.tensor(flat, device=target.device)
-    if not target.numel():
-        return
-    flat = flat.expand(gradient.shape).reshape(-1)
+    row = target.shape[indexed:]
+    flat = flat.expand(gradient.shape[: gradient.dim() - len(row)]).reshape(-1)
+    source, rows = gradient.reshape(-1, *row), target.view(-1, *row)
     if target.device.type == "cpu":
-        target.view(-1).index_add_(0, flat, gradient.reshape(-1))
+        rows.index_add_(0, flat, source)
     else:  # elsewhere index_add_ sums in any order; this one sorts first: the same bits each run
-        target.view(-1).index_put_((flat,), gradient.reshape(-1), accumulate=True)
+        rows.index_put_((flat,), source, accumulate=True)

@@ -5,10 +5,14 @@ Every path slower than the best is named here; none is taken silently.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from flexfa4.frontend.analysis.facts import expression
-from flexfa4.frontend.ir import Graph
+from flexfa4.frontend.analysis import facts
+from flexfa4.frontend.analysis.facts import Rewrite, expression
+from flexfa4.frontend.evaluate import operands
+from flexfa4.frontend.ir import Graph, topological
+from flexfa4.kernels.cpu.products import longest_vector, regroup
 from flexfa4.kernels.cpu.score_form import ScoreForm, score_form
 
 Row = tuple[str, str]
@@ -27,6 +31,49 @@ _CHECKS: Final = (
 )
 
 
+# Rewrite -> whether this form of a mod uses it, and what is done or else done instead.
+_USES: Final[dict[str, tuple[Callable[[ScoreForm], bool], str, str]]] = {
+    facts.DROP_ROW_CONSTANT: (
+        lambda form: False,
+        "",
+        "it is added to each row, since lse needs it",
+    ),
+    facts.FOLD_AFFINE: (
+        lambda form: form.core is None,
+        "the scale joins q",
+        "the mod is computed on each score",
+    ),
+    facts.ROW_MAX_FIRST: (
+        lambda form: False,
+        "",
+        "the maximum is that of the finished scores",
+    ),
+    facts.FOLD_INNER_SCALE: (
+        lambda form: form.inner is not None or form.core is None,
+        "the scale joins q",
+        "the mod is computed on each score",
+    ),
+    facts.STEP_ALONG_ROW: (
+        lambda form: False,
+        "",
+        "a fused multiply-add costs no more, and keeps distances exact",
+    ),
+    facts.REUSE_DERIVATIVE: (
+        lambda form: form.core is None,
+        "the backward pass computes nothing for the mod",
+        "the backward pass computes the mod again",
+    ),
+}
+
+
+def describe_use(rewrite: Rewrite, graph: Graph) -> str:
+    """Return what this backend makes of a rewrite that the facts of a score mod list."""
+    uses, done, instead = _USES[rewrite.name]
+    if rewrite.state != "refused" and uses(score_form(graph.root)):
+        return f"used: {done}"
+    return f"not used: {instead}"
+
+
 def describe_score(graph: Graph) -> list[Row]:
     """Return rows about a score mod."""
     form = score_form(graph.root)
@@ -43,9 +90,23 @@ def describe_score(graph: Graph) -> list[Row]:
     ]
     if form.factors_to_check():
         rows.append(("folding", _FOLDING))
+    rows += _sums(graph)
     rows.append(("maximum", _MAXIMUM))
     if graph.buffers:
         rows.append(("captured tensors", _CHECKS))
+    return rows
+
+
+def _sums(graph: Graph) -> list[Row]:
+    """Return rows about sums over vectors, and about vectors that are formed for each score."""
+    root = regroup(graph.root)
+    products = sum(operands(n, products=True) != n.args for n in topological(root))
+    rows = [("sums over vectors", f"{products} as matrix products")] if products else []
+    shared, separate = longest_vector([root])
+    if separate:
+        rows.append(("vectors", f"of {separate} elements formed for each score"))
+    elif shared:
+        rows.append(("vectors", f"of {shared} elements formed for each query and key, once"))
     return rows
 
 

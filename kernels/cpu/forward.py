@@ -34,8 +34,8 @@ def forward(call: Call, sink: torch.Tensor | None) -> tuple[torch.Tensor, torch.
     base2_sink = None if sink is None else (sink.to(call.dtype) * LOG2E)[:, None, None]
     if _one_rectangle(call.chunks):  # a short sequence: nothing to cut, gather or keep room for
         (chunk,) = call.chunks
-        tile = _tile(call, chunk, chunk.tiles[0], base2_sink)
-        return tile.out().to(call.q.dtype), tile.lse
+        only = _tile(call, chunk, chunk.tiles[0], base2_sink)
+        return only.out().to(call.q.dtype), only.lse
     batch, heads, q_len, _ = call.q.shape
     out = call.q.new_empty(batch, heads, q_len, call.v.shape[-1])
     lse = call.q.new_empty(batch, heads, q_len, dtype=call.dtype)
@@ -119,7 +119,7 @@ def _tile(
         if core is not None:
             core.run(score, LOG2E if factors.outer is None else factors.outer * LOG2E)
         elif call.plan.core is not None:
-            (cored,) = call.plan.core.run(call.values, lanes, score, visible)
+            (cored,) = call.plan.core.run(call.values, lanes, score, visible, call.pool)
             score = cored.expand(score.shape).contiguous()
             tiles.to_base2(score, factors.outer)
         shift = tiles.add_bias(call, score, lanes, visible)
@@ -129,10 +129,12 @@ def _tile(
         weights = score.view(queries.shape[0], queries.shape[1], -1)
         if acc is None:
             acc = torch.bmm(weights, values)
-            continue
-        if rescale is not None:
-            acc.view(*score.shape[:3], -1).mul_(rescale)
-        acc.baddbmm_(weights, values)
+        else:
+            if rescale is not None:
+                acc.view(*score.shape[:3], -1).mul_(rescale)
+            acc.baddbmm_(weights, values)
+        if call.pool is not None:
+            call.pool.reclaim()
     assert acc is not None
     divisor, lse = softmax.finish(sink)
     return _Tile(acc.view(*lse.shape[:-1], acc.shape[-1]), divisor, lse.squeeze(-1))

@@ -15,7 +15,7 @@ from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.blocks import Blocks
 from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import Buffer
-from flexfa4.frontend.pool import Pool
+from flexfa4.frontend.pool import LARGE, Pool
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.kernels.cpu.backward import Saved, backward
 from flexfa4.kernels.cpu.forward import forward
@@ -29,9 +29,11 @@ from flexfa4.kernels.cpu.proofs import (
 from flexfa4.kernels.cpu.schedule import (
     SCORES_AT_ONCE,
     SCORES_AT_ONCE_WITH_CORE,
+    Chunk,
     Problem,
     dense_schedule,
     mask_schedule,
+    scratch_size,
 )
 from flexfa4.kernels.cpu.scores import Call
 from flexfa4.primitives.online_softmax import LN2, LOG2E
@@ -205,6 +207,7 @@ def _call(
         scores_at_once=request.scores_at_once
         or (SCORES_AT_ONCE if plan.form.core is None else SCORES_AT_ONCE_WITH_CORE),
     ).for_vectors(plan.shared_vector, plan.separate_vector)
+    chunks = dense_schedule(problem) if blocks is None else mask_schedule(problem, blocks)
     largest = largest_score(q, k, request.scale)
     values = _values(score, given, q, sizes, tensors)
     return Call(
@@ -215,11 +218,21 @@ def _call(
         plan=plan,
         values=values,
         blocks=blocks,
-        chunks=dense_schedule(problem) if blocks is None else mask_schedule(problem, blocks),
+        chunks=chunks,
         bounded=scores_bounded(given, largest),
         fast_core=given is not None and core_within(given, plan, largest),
-        pool=Pool(values.dtype, q.device) if score is not None and q.device.type == "cpu" else None,
+        pool=_pool(score, values, chunks),
     )
+
+
+def _pool(score: BoundGraph | None, values: Values, chunks: tuple[Chunk, ...]) -> Pool | None:
+    """Return memory for a score mod's temporaries, where they are large.
+
+    None on other devices, whose allocators keep memory themselves.
+    """
+    if score is None or values.device.type != "cpu" or scratch_size(chunks) < LARGE:
+        return None
+    return Pool(values.dtype, values.device)
 
 
 def _joinable(x: torch.Tensor) -> bool:

@@ -15,7 +15,7 @@ from typing import Final
 
 import torch
 
-from flexfa4.frontend.ir import Node, input_
+from flexfa4.frontend.ir import F32, Node, input_, substitute, with_args
 from flexfa4.frontend.ops import apply
 
 # Worth the extra passes from here on; and the piece worked on at once, so that its temporary stays
@@ -43,7 +43,34 @@ def tanh(x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     return result
 
 
-LOWERINGS: Final[Mapping[str, Callable[..., torch.Tensor]]] = {"tanh": tanh}
+def maximum(
+    a: torch.Tensor, b: torch.Tensor | float, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the larger of `a` and `b`, which may be a number, in place where that is asked for."""
+    if isinstance(b, torch.Tensor):
+        return torch.maximum(a, b, out=out)
+    return torch.clamp_min(a, b, out=out)
+
+
+LOWERINGS: Final[Mapping[str, Callable[..., torch.Tensor]]] = {"tanh": tanh, "max": maximum}
+
+
+def lowered(root: Node) -> Node:
+    """Return an equal node in which choices that are extremes are written as such.
+
+    ``where(x <= 0, 0, x)`` --> ``max(x, 0)``, which is how `relu` is traced: one pass in place of
+    three.  Equal for NaN too; only the derivatives at zero differ, which are taken before.
+    """
+    return substitute(root, lambda node, args: _as_maximum(with_args(node, args)))
+
+
+def _as_maximum(node: Node) -> Node:
+    if node.op != "where" or node.dtype is not F32 or node.args[0].op not in ("le", "lt"):
+        return node
+    condition, low, x = node.args
+    if low.op == "const" and condition.args == (x, low) and low.attr == low.attr:
+        return apply("max", x, low)
+    return node
 
 
 @dataclass(frozen=True)

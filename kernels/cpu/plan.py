@@ -14,8 +14,30 @@ from flexfa4.frontend.analysis.shifts import shift_invariant
 from flexfa4.frontend.derivative import derivatives
 from flexfa4.frontend.evaluate import Program
 from flexfa4.frontend.ir import Buffer, Graph, Node, input_, make_graph
-from flexfa4.kernels.cpu.lowering import CORES, LOWERINGS, Core
+from flexfa4.kernels.cpu.lowering import CORES, LOWERINGS, Core, lowered
+from flexfa4.kernels.cpu.products import longest_vector, regroup, terms
 from flexfa4.kernels.cpu.score_form import ScoreForm, score_form
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Which result of `CpuPlan.backward` a factor is, and whether it is a vector."""
+
+    position: int
+    vector: bool
+
+
+@dataclass(frozen=True)
+class TermPlan:
+    """One term of d score / d element.
+
+    Attributes:
+        per_score, inner, outer: as in `products.Term`; None is one.
+    """
+
+    per_score: Factor | None
+    inner: Factor | None
+    outer: Factor | None
 
 
 @dataclass(frozen=True)
@@ -25,12 +47,29 @@ class LoadGradient:
     Attributes:
         load: where it is read.
         indices: program giving its indices.
-        position: which result of `CpuPlan.backward` is d score / d element.
+        terms: d score / d element, as what is summed in products.
+        derivative: d score / d element, as it follows from the mod.
     """
 
     load: Node
     indices: Program
-    position: int
+    terms: tuple[TermPlan, ...]
+    derivative: Node
+
+    @property
+    def one(self) -> bool:
+        """Whether the derivative is one."""
+        return self.terms == (TermPlan(None, None, None),)
+
+    @property
+    def written(self) -> Program:
+        """The derivative's program, for where infinities take part."""
+        return _written(self.derivative)
+
+
+@functools.lru_cache(maxsize=512)
+def _written(derivative: Node) -> Program:
+    return Program((derivative,), lowerings=LOWERINGS)
 
 
 @dataclass(frozen=True)
@@ -45,9 +84,11 @@ class CpuPlan:
         bias: gives the bias, or its two factors.
         mask: gives the mask.
         mask_follows_diagonal: the mask is shift invariant.
-        backward: gives core, d core / d score and the derivatives that `loads` name; None where the
-            derivative is one and no captured tensor needs a gradient.
+        backward: gives core, d core / d score and what the terms of `loads` name; None where all of
+            that is one.
         loads: the captured elements that need gradients.
+        shared_vector, separate_vector: length of the longest vector for each pair of positions that
+            is evaluated, one for all batches and heads or one for each; 0 for none.
     """
 
     form: ScoreForm
@@ -59,13 +100,15 @@ class CpuPlan:
     mask_follows_diagonal: bool
     backward: Program | None
     loads: tuple[LoadGradient, ...]
+    shared_vector: int
+    separate_vector: int
 
 
 def _program(*roots: Node | None, owns_score: bool = False) -> Program | None:
     present = [r for r in roots if r is not None]
     if not present:
         return None
-    return Program(present, owns_score=owns_score, lowerings=LOWERINGS)
+    return Program(present, owns_score=owns_score, lowerings=LOWERINGS, products=True)
 
 
 @functools.lru_cache(maxsize=512)
@@ -91,19 +134,40 @@ def plan_for(
     core_derivative: Node | None = None
     if form.core is not None:
         core_derivative = derivatives(make_graph("score", form.core)).score
-    roots = [r for r in (form.core, core_derivative) if r is not None]
-    loads = tuple(
-        LoadGradient(load, Program(load.args), len(roots) + i)
-        for i, (load, _) in enumerate(gradients)
+    core, derived, *bias = (
+        None if n is None else lowered(regroup(n))
+        for n in (form.core, core_derivative, *(form.factors or (form.bias,)))
     )
+    roots = [r for r in (core, derived) if r is not None]
+    loads = tuple(_load_gradient(load, g, roots) for load, g in gradients)
+    shared, separate = longest_vector([n for n in (*roots, *bias) if n is not None])
     return CpuPlan(
         form=form,
         row=_program(form.inner, form.outer),
-        core=_program(form.core, owns_score=True),
+        core=_program(core, owns_score=True),
         fast_core=None if form.core is None else CORES.get(form.core),
-        bias=_program(*(form.factors or (form.bias,))),
-        mask=_program(mask.root if mask is not None else None),
+        bias=_program(*bias),
+        mask=None if mask is None else Program((mask.root,), lowerings=LOWERINGS),
         mask_follows_diagonal=mask is not None and shift_invariant(mask.root),
-        backward=_program(*roots, *(g for _, g in gradients), owns_score=True),
+        backward=_program(*roots, owns_score=True),
         loads=loads,
+        shared_vector=shared,
+        separate_vector=separate,
     )
+
+
+def _load_gradient(load: Node, derivative: Node, roots: list[Node]) -> LoadGradient:
+    """Return the plan of a load's gradient, and add what it evaluates to `roots`."""
+    plans = []
+    for term in terms(load, derivative):
+        plans.append(TermPlan(*(_factor(part, roots) for part in term.parts)))
+    return LoadGradient(load, Program(load.args), tuple(plans), derivative)
+
+
+def _factor(part: Node | None, roots: list[Node]) -> Factor | None:
+    if part is None:
+        return None
+    root = lowered(part)
+    if root not in roots:
+        roots.append(root)
+    return Factor(roots.index(root), root.length is not None)

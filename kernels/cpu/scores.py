@@ -14,6 +14,7 @@ import torch
 
 from flexfa4.frontend.blocks import Blocks, mask_tile
 from flexfa4.frontend.evaluate import Lanes, Values
+from flexfa4.frontend.pool import Pool
 from flexfa4.kernels.cpu.plan import CpuPlan
 from flexfa4.kernels.cpu.schedule import Chunk
 from flexfa4.primitives.block_runs import QueryTile, Run
@@ -39,6 +40,7 @@ class Call:
         chunks: the schedule.
         bounded: every score is proved to be within `BOUNDED_SCORE`.
         fast_core: `CpuPlan.fast_core` is proved to be right.
+        pool: memory for temporaries of a score mod, reclaimed after each rectangle; None for none.
     """
 
     q: torch.Tensor
@@ -51,6 +53,7 @@ class Call:
     chunks: tuple[Chunk, ...]
     bounded: bool = False
     fast_core: bool = False
+    pool: Pool | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -180,7 +183,7 @@ def add_bias(
     plan, values = call.plan, call.values
     if plan.bias is None:
         return None
-    found = plan.bias.run(values, lanes, visible=visible)
+    found = plan.bias.run(values, lanes, visible=visible, pool=call.pool)
     if len(found) == 2:
         a, b = (torch.as_tensor(x, dtype=call.dtype, device=values.device) for x in found)
         scores.addcmul_(a, b, value=LOG2E)
