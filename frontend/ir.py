@@ -205,6 +205,9 @@ class Graph:
     buffers: tuple[Buffer, ...]
     scalars: tuple[Scalar, ...]
 
+    def __hash__(self) -> int:
+        return hash(self.root)  # which says nearly all; plans are looked up by graph on each call
+
     def __str__(self) -> str:
         from flexfa4.frontend.text.printing import to_text
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of a call.
+class Sizes(NamedTuple):
+    """Sizes of a call: made and looked up by on each of them, so a tuple, which is quick at both.
 
     Attributes:
         batch: batch size of the queries.

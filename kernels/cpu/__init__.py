@@ -10,7 +10,7 @@ Stages, in the order in which a call passes through them::
     schedule    block kinds -> tiles of queries and runs of keys
     scores      one tile's biased, masked scores
     forward     tiles -> out, lse
-    backward    tiles -> gradients of q, k, v, sink and captured tensors
+    backward    tiles -> gradients of q, k, v and sink; captures_grad has those of captured tensors
     function    the autograd function around both
     describe    all this in words, for `flexfa4.explain`
 

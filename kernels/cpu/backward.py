@@ -8,26 +8,23 @@ dO V^T`` and ``delta = rowsum(dO * O) - dlse``::
     dV = P^T dO     dQ = dS K     dK = dS^T Q
     dsink = -sum p_sink * delta
 
-where ``dS`` is then multiplied by the derivative of the score mod, if that is not one.
+where ``dS`` is then multiplied by the derivative of the score mod, if that is not one.  What
+captured tensors get of ``dS`` is the business of `captures_grad`.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from flexfa4.frontend.contraction import sum_of_products
 from flexfa4.frontend.evaluate import Lanes
 from flexfa4.frontend.ir import Buffer
 from flexfa4.kernels.cpu import scores as tiles
-from flexfa4.kernels.cpu.captures_grad import accumulate
-from flexfa4.kernels.cpu.plan import LoadGradient
-from flexfa4.kernels.cpu.products import load_axes
+from flexfa4.kernels.cpu.captures_grad import Rectangle, add_captured
 from flexfa4.kernels.cpu.schedule import Chunk, scratch_size
 from flexfa4.kernels.cpu.scores import Call
 from flexfa4.primitives.block_runs import QueryTile, Run
@@ -187,7 +184,7 @@ def _backward_run(
     grad = grad_score.view(score.shape).sub_(rows.delta).mul_(score)
     if plan.loads:
         again = functools.partial(tiles.raw_scores, call, chunk, rows.queries, keys, None)
-        _captured(call, grads, run, grad, _Derived(lanes, visible, derived, again))
+        add_captured(grads.captures, grad, Rectangle(call, run, lanes, visible, derived, again))
     if plan.form.ignores_score:
         return
     if plan.form.core is not None:
@@ -211,119 +208,3 @@ def _add_product(target: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None
         target[0].baddbmm_(a, b)
     else:
         target.add_(torch.bmm(a, b).view(target.shape))
-
-
-@dataclass(frozen=True, eq=False)
-class _Derived:
-    """What `CpuPlan.backward` gave on some lanes, and what it was made of.
-
-    Attributes:
-        lanes: the rectangle; visible: which of its lanes are, where loads ask for it.
-        results: what the program gave.
-        score: computes the scores before the mod again.
-    """
-
-    lanes: Lanes
-    visible: torch.Tensor | None
-    results: tuple[Any, ...]
-    score: Callable[[], torch.Tensor]
-
-
-def _captured(
-    call: Call, grads: Gradients, run: Run, grad: torch.Tensor, derived: _Derived
-) -> None:
-    """Add the share of a rectangle to the gradients of captured tensors."""
-    lanes = derived.lanes
-    if run.partial:
-        tiles.mask_run(call, lanes, run, grad, 0.0)
-    for item in call.plan.loads:
-        share = _share(call, run, item, grad, derived)
-        if share is None:
-            continue
-        if item.load.length is not None:
-            share = share.expand(*share.shape[:-1], item.load.length)
-        indices = item.indices.run(call.values, lanes, visible=derived.visible)
-        accumulate(grads.captures[item.load.attr], item.load, indices, share, lanes, call.values)
-
-
-def _share(
-    call: Call, run: Run, item: LoadGradient, grad: torch.Tensor, derived: _Derived
-) -> torch.Tensor | None:
-    """Return a load's gradient on a rectangle; None: the load does not matter.
-
-    A finite result of regrouped factors had finite factors, and is right.  Whether it is finite is
-    read on a CPU only: elsewhere that waits for all work, so the factors stay as they are written.
-    """
-    if item.one:
-        return grad if item.load.length is None else grad.unsqueeze(-1)
-    if grad.device.type == "cpu":
-        found = _regrouped(call, run, item, grad, derived)
-        if found is None or math.isfinite(found.sum()):  # so is each element
-            return found
-    return _written(call, run, item, grad, derived)
-
-
-def _regrouped(
-    call: Call, run: Run, item: LoadGradient, grad: torch.Tensor, derived: _Derived
-) -> torch.Tensor | None:
-    """Return a load's gradient on a rectangle, summed over what the load does not vary along.
-
-    It is right where it is finite.  None: the load does not matter.
-    """
-    rank = 4 if item.load.length is None else 5
-    summed = set(range(rank)) - load_axes(item.load)
-    total: torch.Tensor | None = None
-    for term in item.terms:
-        factor, inner, outer = (
-            None if f is None else _aligned(derived.results[f.position], f.vector, grad, rank)
-            for f in (term.per_score, term.inner, term.outer)
-        )
-        share = grad if rank == 4 else grad.unsqueeze(-1)
-        if factor is not None:
-            room = None if call.pool is None else call.pool.lend(share.shape)
-            share = torch.mul(share, factor, out=room)
-            if run.partial:  # 0 * inf
-                tiles.mask_run(call, derived.lanes, run, share.view(grad.shape), 0.0)
-        if inner is not None:
-            later = set() if outer is None else {d for d in summed if outer.shape[d] > 1}
-            whole, share = share, sum_of_products(share, inner, summed - later, rank, call.pool)
-            if call.pool is not None:
-                call.pool.give_back(whole)
-        if outer is not None:
-            share = sum_of_products(share, outer, summed, rank, call.pool)
-        total = share if total is None else total + share
-    return total
-
-
-def _aligned(value: Any, vector: bool, like: torch.Tensor, rank: int) -> torch.Tensor:
-    """Return a factor, a tensor or a number, with `rank` axes and the dtype of `like`."""
-    t = torch.as_tensor(value, dtype=like.dtype, device=like.device)
-    if rank == 5 and not vector:
-        t = t.unsqueeze(-1)
-    return t.reshape((1,) * (rank - t.dim()) + t.shape)
-
-
-def _written(
-    call: Call, run: Run, item: LoadGradient, grad: torch.Tensor, derived: _Derived
-) -> torch.Tensor:
-    """Return a load's gradient on each lane of a rectangle, whatever takes part on masked ones."""
-    score = derived.score() if "score" in item.derivative.depends else None
-    (factor,) = item.written.run(call.values, derived.lanes, score, derived.visible)
-    vector = item.load.length is not None
-    if isinstance(factor, torch.Tensor) and vector and item.derivative.length is None:
-        factor = factor.unsqueeze(-1) if factor.dim() else factor
-    share: torch.Tensor = (grad.unsqueeze(-1) if vector else grad) * factor
-    if run.partial:
-        _zero_masked(call, share, derived.lanes, run)
-    return share
-
-
-def _zero_masked(call: Call, share: torch.Tensor, lanes: Lanes, run: Run) -> None:
-    """Set masked lanes of a capture's share to zero: its factor may be NaN or infinite there."""
-    if share.dim() == 4:
-        tiles.mask_run(call, lanes, run, share, 0.0)
-        return
-    for start, stop in run.partial:
-        keep, _ = tiles.mask_bits(call, Lanes(lanes.b, lanes.h, lanes.q, (start, stop)))
-        columns = share[..., start - run.start : stop - run.start, :]
-        columns.masked_fill_((keep == 0).unsqueeze(-1), 0.0)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from flexfa4.frontend.evaluate import Lanes
+from flexfa4.frontend.layout import empty_output
 from flexfa4.kernels.cpu import scores as tiles
 from flexfa4.kernels.cpu.lowering import Core
 from flexfa4.kernels.cpu.schedule import Chunk, scratch_size
@@ -35,10 +36,11 @@ def forward(call: Call, sink: torch.Tensor | None) -> tuple[torch.Tensor, torch.
     if _one_rectangle(call.chunks):  # a short sequence: nothing to cut, gather or keep room for
         (chunk,) = call.chunks
         only = _tile(call, chunk, chunk.tiles[0], base2_sink)
-        return only.out().to(call.q.dtype), only.lse
-    batch, heads, q_len, _ = call.q.shape
-    out = call.q.new_empty(batch, heads, q_len, call.v.shape[-1])
-    lse = call.q.new_empty(batch, heads, q_len, dtype=call.dtype)
+        if call.q.is_contiguous():
+            return only.out().to(call.q.dtype), only.lse
+        return empty_output(call.q, call.v.shape[-1]).copy_(only.out()), only.lse
+    out = empty_output(call.q, call.v.shape[-1])
+    lse = call.q.new_empty(out.shape[:3], dtype=call.dtype)
     if not call.chunks:  # no keys, or nothing to do
         out.zero_()
         _fill_lse(lse, base2_sink)

@@ -19,6 +19,7 @@ from flexfa4.frontend.pool import LARGE, Pool
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.kernels.cpu.backward import Saved, backward
 from flexfa4.kernels.cpu.forward import forward
+from flexfa4.kernels.cpu.gradient_batches import for_each
 from flexfa4.kernels.cpu.plan import plan_for
 from flexfa4.kernels.cpu.proofs import (
     core_within,
@@ -289,8 +290,13 @@ class _Attention(torch.autograd.Function):
             return (None,) * (5 + len(tensors))
         inputs = (q, k, v, sink, *tensors)
         with torch.no_grad():
-            results = Results(out, lse, grad_out, grad_lse)
-            result = gradients(request, inputs, results, ctx.needs_input_grad[1:])
+            result = for_each(
+                lambda *grads: gradients(
+                    request, inputs, Results(out, lse, *grads), ctx.needs_input_grad[1:]
+                ),
+                grad_out,
+                grad_lse,
+            )
         if torch.is_grad_enabled():  # create_graph=True: fail where the second derivative is taken
             present = [g for g in result if g is not None]
             sources = [t for t in (*inputs, grad_out, grad_lse) if t is not None]

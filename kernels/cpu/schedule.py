@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import torch
 
@@ -34,9 +34,8 @@ _SECONDS_PER_SCORE: Final = 1.8e-9
 _SECONDS_PER_RUN: Final = 6e-5
 
 
-@dataclass(frozen=True)
-class Problem:
-    """The sizes of a call, as far as the schedule depends on them.
+class Problem(NamedTuple):
+    """The sizes of a call, as far as the schedule depends on them; schedules are kept by it.
 
     Attributes:
         sizes: sizes of the call.
@@ -57,12 +56,14 @@ class Problem:
 
     def for_vectors(self, shared: int, separate: int) -> Problem:
         """Return the problem with room for vectors, see `CpuPlan.shared_vector`."""
+        if not shared and not separate:
+            return self
         scores, pairs = self.scores_at_once, self.pairs_at_once
         if separate:
             scores = min(scores, max(1, VECTORS_AT_ONCE // separate))
         if shared:
             pairs = max(1, VECTORS_AT_ONCE // shared)
-        return replace(self, scores_at_once=scores, pairs_at_once=pairs)
+        return self._replace(scores_at_once=scores, pairs_at_once=pairs)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,27 @@
+"""How the output of attention lies in memory: as the query does, whatever computes it.
+
+A program that splits heads by ``x.view(B, S, H, D).transpose(1, 2)`` joins them again by a view
+only if the output keeps the query's order of axes.  Every backend, and the shapes that torch is
+told before one runs, take it from here.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def empty_output(query: torch.Tensor, width: int) -> torch.Tensor:
+    """Return memory for the output ``(B, Hq, Lq, width)``, in query's dtype.
+
+    Batches, heads and rows follow each other in memory as those of `query` do, without gaps; the
+    last axis is innermost.
+
+    Args:
+        query: ``(B, Hq, Lq, D)``, any strides.
+        width: the head dimension of value.
+    """
+    shape = (*query.shape[:3], width)
+    if query.is_contiguous():
+        return query.new_empty(shape)
+    rows = torch.empty_like(query.select(3, 0))  # torch keeps the order of axes and closes gaps
+    return query.new_empty_strided(shape, [*(width * s for s in rows.stride()), 1])
