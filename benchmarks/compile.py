@@ -9,16 +9,13 @@ alternate and the least time of each counts; only the ratios mean something.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-from cpu import commit, machine  # the module beside this one
+from record import circumstances, write  # the module beside this one
 from rich.console import Console
 from rich.table import Table
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -28,7 +25,6 @@ from flexfa4.variants import Alibi, causal
 
 B, H, S, D = 2, 8, 1024, 64
 LIMIT = 1.10
-RESULTS = Path(__file__).parent / "results" / "compile.json"
 
 
 def blocks() -> dict[str, Callable[..., torch.Tensor]]:
@@ -101,13 +97,7 @@ def main() -> None:
             f"{r['ratio']:.3f}", f"{r['limit']:.2f}", met,
         )  # fmt: skip
     Console().print(table)
-    results = {
-        "sizes": {"B": B, "H": H, "S": S, "D": D, "dtype": "fp32"},
-        "run": {"date": datetime.date.today().isoformat(), "commit": commit()},
-        "machine": machine(),
-        "rows": rows,
-    }  # fmt: skip
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    write("compile", {**circumstances(B=B, H=H, S=S, D=D), "rows": rows})
 
 
 if __name__ == "__main__":

@@ -25,12 +25,9 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import datetime
 import gc
-import json
 import math
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -41,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from record import circumstances, write  # the module beside this one
 from rich.console import Console
 from rich.table import Table
 
@@ -48,7 +46,6 @@ import flexfa4
 from flexfa4.variants import Alibi, SlidingWindow, Softcap, causal
 
 B, H, S, D = 1, 8, 8192, 64
-RESULTS = Path(__file__).parent / "results" / "cpu.json"
 
 
 @dataclass(frozen=True)
@@ -336,39 +333,6 @@ def repeated_call_us() -> float:
 # ---- report --------------------------------------------------------------------------------------
 
 
-def commit() -> str:
-    """Return the commit that is measured, with ``-dirty`` after it where files differ from it."""
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"]
-    try:
-        done = subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"  # not a git checkout, or no git
-    return done.stdout.strip()
-
-
-def cpu_model() -> str:
-    """Return the processor's name as its maker writes it, where the system tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or "unknown")
-
-
-def machine() -> dict[str, Any]:
-    """Return on what is measured."""
-    return {
-        "cpu": cpu_model(),
-        "architecture": platform.machine(),
-        "vector_instructions": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-
-
 def show(results: dict[str, Any]) -> None:
     """Print the tables."""
     console = Console()
@@ -425,11 +389,7 @@ def main() -> None:
         measure_memory(*args.measure_memory)
         return
     parts = [args.only] if args.only else ["speed", "memory", "latency"]
-    results: dict[str, Any] = {
-        "sizes": {"B": B, "H": H, "S": S, "D": D, "dtype": "fp32"},
-        "run": {"date": datetime.date.today().isoformat(), "commit": commit()},
-        "machine": machine(),
-    }
+    results = circumstances(B=B, H=H, S=S, D=D)
     if "latency" in parts:
         results["latency"] = latency()
     if "memory" in parts:
@@ -439,7 +399,7 @@ def main() -> None:
         results["bound"] = bound(results["speed"], args.repeats)
     show(results)
     if not args.only:
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        write("cpu", results)
 
 
 if __name__ == "__main__":

@@ -14,18 +14,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
-import json
 import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
-from cpu import commit, machine  # the module beside this one
+from record import circumstances, write  # the module beside this one
 from rich.console import Console
 from rich.table import Table
 
@@ -37,7 +34,6 @@ from flexfa4.kernels.cpu.products import Term
 from flexfa4.variants import Fire, MlaRope, causal
 
 B, H, S, D, R = 1, 8, 1024, 64, 64
-RESULTS = Path(__file__).parent / "results" / "vectors.json"
 
 
 @dataclass(frozen=True)
@@ -165,13 +161,7 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = speed(args.repeats)
     show(rows)
-    results = {
-        "sizes": {"B": B, "H": H, "S": S, "D": D, "R": R, "dtype": "fp32"},
-        "run": {"date": datetime.date.today().isoformat(), "commit": commit()},
-        "machine": machine(),
-        "speed": rows,
-    }
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    write("vectors", {**circumstances(B=B, H=H, S=S, D=D, R=R), "speed": rows})
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ Takes about a second.
 """
 
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -20,15 +21,14 @@ def read(path: Path) -> dict[str, dict[str, flexfa4.Mod]]:
     """Return the mods of each layer, as arguments of `flexfa4.attention`."""
     layers = yaml.safe_load(path.read_text(encoding="utf-8"))
     return {
-        name: {ARGUMENTS[kind]: mod(**entries) for kind, entries in layer.items()}
+        name: {ARGUMENTS[kind]: mod(entries) for kind, entries in layer.items()}
         for name, layer in layers.items()
     }
 
 
-def mod(text: str, **values) -> flexfa4.Mod:
-    """Parse a text and bind the values of its names."""
-    tensors = {n: torch.tensor(v) for n, v in values.items() if isinstance(v, list)}
-    return flexfa4.parse(text, **{**values, **tensors})
+def mod(entries: dict[str, Any]) -> flexfa4.Mod:
+    """Parse a text, with the other entries as values of its names."""
+    return flexfa4.parse(entries["text"], **{n: v for n, v in entries.items() if n != "text"})
 
 
 def main() -> None:

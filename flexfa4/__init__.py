@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from flexfa4.errors import FlexFA4Error
     from flexfa4.frontend.tracing.proxies import kv_len, num_heads, num_kv_heads, q_len
     from flexfa4.frontend.tracing.trace import Mod, parse, trace
-    from flexfa4.plotting import plot_mask
+    from flexfa4.plotting.masks import plot_mask
+    from flexfa4.plotting.scores import plot_score_mod
     from flexfa4.report import explain
-    from flexfa4.score_plots import plot_score_mod
 
 __version__ = "0.1.0"
 
@@ -70,8 +70,8 @@ _HOME = {
     "num_heads": "frontend.tracing.proxies",
     "num_kv_heads": "frontend.tracing.proxies",
     "parse": "frontend.tracing.trace",
-    "plot_mask": "plotting",
-    "plot_score_mod": "score_plots",
+    "plot_mask": "plotting.masks",
+    "plot_score_mod": "plotting.scores",
     "q_len": "frontend.tracing.proxies",
     "stats": "counters",
     "trace": "frontend.tracing.trace",
@@ -93,4 +93,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES})
+    own = (name for name in globals() if name.startswith("__"))
+    return sorted({*own, *__all__, *_MODULES})

@@ -15,14 +15,16 @@ from flexfa4.checks import (
     check_mod,
     check_tensors,
     checked_scale,
+    options_error,
 )
 from flexfa4.counters import count
 from flexfa4.errors import ArgumentError, DeviceError, OutOfRangeError, describe
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import F32, Buffer
-from flexfa4.frontend.places import located
+from flexfa4.frontend.sizes import Sizes
 from flexfa4.frontend.tracing.trace import resolve
 from flexfa4.kernels.cpu.function import Request, attend
+from flexfa4.out_of_range import explained
 from flexfa4.torch_op.arguments import captured
 from flexfa4.torch_op.context import needs_op, refuse_forward_mode
 
@@ -136,9 +138,10 @@ def attention(
         options: see `Options`.
 
     Returns:
-        out ``(B, Hq, Lq, Dv)`` in query's dtype. With `return_lse`, also lse ``(B, Hq, Lq)``,
-        natural logarithm, fp32 (fp64 for fp64 inputs), differentiable. A row that sees nothing has
-        ``out = 0`` and ``lse = -inf`` (with a sink ``lse = sink``), and zero gradients.
+        out ``(B, Hq, Lq, Dv)`` in query's dtype, its axes in memory in query's order. With
+        `return_lse`, also lse ``(B, Hq, Lq)``, natural logarithm, fp32 (fp64 for fp64 inputs),
+        differentiable. A row that sees nothing has ``out = 0`` and ``lse = -inf`` (with a sink
+        ``lse = sink``), and zero gradients.
 
     Raises:
         FlexFA4Error: a class of `flexfa4.errors`, before any arithmetic, for arguments that do not
@@ -149,8 +152,8 @@ def attention(
     if torch.compiler.is_dynamo_compiling():
         from flexfa4.torch_op import compiled
 
-        choices = compiled.Choices(scale, return_lse, deterministic, backend, options)
-        return compiled.attention(query, key, value, sink, score_mod, block_mask, choices)
+        unchecked = compiled.UncheckedChoices(scale, return_lse, deterministic, backend, options)
+        return compiled.attention(query, key, value, sink, score_mod, block_mask, unchecked)
     count("calls")
     cast = operand_dtype(query)
     if cast is not None:
@@ -161,62 +164,62 @@ def attention(
         check_flag(name, flag)
     at_once = _scores_at_once(options)
     factor = checked_scale(scale, query.shape[3])
-    score = None
+    score, needs_grad = None, frozenset[Buffer]()
     if score_mod is not None:
         check_mod("score_mod", score_mod, "score")
         score = resolve(score_mod, "score")
+        if score.tensors:
+            needs_grad = _check_captures(score, query)
     if needs_op(query, key, value, sink):
-        tensors = (query, key, value, sink)
-        return _through_op(tensors, score, block_mask, (scale, return_lse, at_once))
-    needs_grad: frozenset[Buffer] = frozenset()
-    if score is not None and score.tensors:
-        needs_grad = _check_captures(score, query)
+        from flexfa4.torch_op import calls
+
+        tensors = calls.Tensors(query, key, value, sink)
+        given = calls.mask_of(_mask_for_op(block_mask, query, key))
+        choices = calls.Choices(scale, return_lse, at_once)
+        return calls.run(tensors, captured(score), given, choices)
     mask = None if block_mask is None else _block_mask(block_mask, query, key)
     blocks = None if mask is None else mask.blocks_on(query.device)
     request = Request(score, blocks, factor, needs_grad, return_lse, at_once)
-    try:
-        out, lse = attend(request, query, key, value, sink)
-    except OutOfRangeError as error:
-        raise located(error, score) from None
+    out, lse = _attended(request, query, key, value, sink)
     return out if lse is None else (out, lse)
+
+
+def _attended(
+    request: Request,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    sink: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    try:
+        return attend(request, query, key, value, sink)
+    except OutOfRangeError as error:
+        (batch, heads, q_len, _), (_, kv_heads, kv_len, _) = query.shape, key.shape
+        sizes = Sizes(batch, heads, kv_heads, q_len, kv_len)
+        raise explained(error, request.score, sizes, OutOfRangeError) from None
 
 
 def _scores_at_once(options: Any) -> int | None:
     if options is None:
         return None
     if not isinstance(options, Options):
-        raise ArgumentError(
-            name="options",
-            found_value=describe(options),
-            expected="a flexfa4.Options, or None",
-            rewrite="options=flexfa4.Options()",
-        )
+        raise options_error(describe(options))
     return options.scores_at_once
 
 
-def _through_op(
-    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None],
-    score: BoundGraph | None,
-    block_mask: Any,
-    choices: tuple[float | None, bool, int | None],
-) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Call the registered op; `choices` are scale, return_lse and scores_at_once."""
-    from flexfa4.torch_op import calls
-
-    query, key = tensors[:2]
-    if score is not None:
-        _check_captures(score, query)
-    mask = block_mask
+def _mask_for_op(
+    block_mask: Any, query: torch.Tensor, key: torch.Tensor
+) -> BlockMask | BoundGraph | None:
+    """Return the mask of a call that becomes an op: a block mask that fits, or a resolved mod."""
+    if block_mask is None:
+        return None
     if isinstance(block_mask, BlockMask):
         block_mask.check_fits(query, key)
         if not torch._C._len_torch_dispatch_stack():  # fake tensors have no content to compare
             block_mask.check_current()
-    elif block_mask is not None:
-        check_mod("block_mask", block_mask, "mask")
-        mask = resolve(block_mask, "mask")
-    return calls.run(
-        calls.Tensors(*tensors), captured(score), calls.mask_of(mask), calls.Choices(*choices)
-    )
+        return block_mask
+    check_mod("block_mask", block_mask, "mask")
+    return resolve(block_mask, "mask")
 
 
 def _block_mask(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> BlockMask:

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import functools
 import struct
-import threading
-from collections import OrderedDict
 from dataclasses import asdict, replace
 from typing import Any, Final, NoReturn
 
@@ -35,14 +33,23 @@ from flexfa4.errors import (
     MaskOutOfRangeError,
     OutOfRangeError,
     StaleBlockMaskError,
+    describe,
 )
 from flexfa4.frontend.binding import BoundGraph
-from flexfa4.frontend.blocks import EMPTY, FULL, Blocks, block_count, classify, mask_tile
+from flexfa4.frontend.blocks import (
+    EMPTY,
+    FULL,
+    Blocks,
+    block_count,
+    classify,
+    mask_tile,
+)
 from flexfa4.frontend.evaluate import Program, Values
 from flexfa4.frontend.ir import Graph
 from flexfa4.frontend.text import snapshots
 from flexfa4.frontend.tracing.forms import MaskLike
 from flexfa4.frontend.tracing.trace import resolve, unpickled
+from flexfa4.lru import LruCache
 from flexfa4.mask_spec import (
     BLOCK_SIZE,
     READS,
@@ -52,8 +59,9 @@ from flexfa4.mask_spec import (
     checked_device,
     reads,
 )
+from flexfa4.out_of_range import explained
 from flexfa4.torch_op.arguments import captured
-from flexfa4.torch_op.context import needs_op
+from flexfa4.torch_op.context import needs_op, refuse_jit_trace, untraced
 
 __all__ = [
     "BLOCK_SIZE",
@@ -87,6 +95,7 @@ class BlockMask:
         captured: the mask as text with the values that it captured.
         kinds: int8 ``(batch, heads, query blocks, key blocks)`` on the CPU, where batch and heads
             are 1 if the mask does not tell them apart; not to be changed.
+        table: `kinds`, or for one made in a graph of torch's a `frontend.blocks.kinds_table`.
     """
 
     def __init__(self, mask: MaskLike, bound: BoundGraph, spec: Spec, blocks: Blocks) -> None:
@@ -105,6 +114,7 @@ class BlockMask:
         self.counts_heads = "num_heads" in reads(blocks.graph)
         self.captured = captured(replace(bound, tensors=tuple(blocks.values.tensors.values())))
         self.kinds = blocks.kinds
+        self.table = blocks.kinds
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -150,6 +160,7 @@ class BlockMask:
         mask = mask_tile(program, self._blocks.values, self._blocks.size.lanes())
         return mask.expand(self.shape).clone()
 
+    @untraced
     def check_fits(self, query: torch.Tensor, key: torch.Tensor) -> None:
         """Check that this was made for a call of these sizes.
 
@@ -186,6 +197,7 @@ class BlockMask:
                 rewrite=f"{again()} with captured tensors on {query.device}",
             )
 
+    @untraced
     def check_current(self) -> None:
         """Raise if a value that the mask reads has changed since this was made.
 
@@ -196,6 +208,8 @@ class BlockMask:
             StaleBlockMaskError: a captured number, tensor or choice changed.
         """
         made, now = self._bound, resolve(self.mask, "mask")
+        if now is made and not made.tensors:  # it captures nothing
+            return
         if now.graph != made.graph:
             self._refuse_stale("a captured value that the mask was specialised for")
         for scalar, old, new in zip(made.graph.scalars, made.scalars, now.scalars, strict=True):
@@ -250,8 +264,11 @@ class BlockMask:
         size_q, size_kv = self.block_size
         return (
             f"BlockMask(batch={b}, heads={h}, q_len={q}, kv_len={kv}, "
-            f"block_size={size_q}x{size_kv}, {self.density:.1%} of the blocks not empty)"
+            f"block_size={size_q}x{size_kv}, {self._summary()})"
         )
+
+    def _summary(self) -> str:
+        return f"{self.density:.1%} of the blocks not empty"
 
 
 def _unchanged(kept: torch.Tensor, tensor: torch.Tensor, *, counted: bool) -> bool:
@@ -306,12 +323,14 @@ def create_block_mask(
         MaskReadsKeyHeadsError: the mask reads ``flexfa4.num_kv_heads``, which only a call knows.
         DeviceError: captured tensors live elsewhere than on `device`.
         OutOfRangeError: the mask reads a captured tensor outside its bounds.
+        TransformError: ``torch.jit.trace`` records the call.
         TraceError, TextError: the mask cannot be traced or read.
     """
     if torch.compiler.is_dynamo_compiling():
         from flexfa4.torch_op import compiled
 
         return compiled.create_block_mask(mask, (batch, heads, q_len, kv_len), device, block_size)
+    refuse_jit_trace("create_block_mask", "block_mask=mask, the mask function itself")
     spec = Spec.checked(GivenSizes(batch, heads, q_len, kv_len), block_size)
     wanted = None if device is None else checked_device(device)
     check_mod("mask", mask, "mask")
@@ -347,8 +366,7 @@ def _classified(bound: BoundGraph, values: Values, spec: Spec) -> torch.Tensor:
     try:
         return classify(bound.graph, values, spec.space(bound.graph), spec.block_size)
     except OutOfRangeError as error:
-        where = bound.places.where(error.load)
-        raise MaskOutOfRangeError(where=where, **error.fields) from None
+        raise explained(error, bound, spec.known_sizes, MaskOutOfRangeError) from None
 
 
 def _assembled(
@@ -366,8 +384,11 @@ def _restored(state: dict[str, Any]) -> BlockMask:
     bound = resolve(mask, "mask")
     spec = Spec.checked(GivenSizes(**state["sizes"]), state["block_size"])
     spec.check_known(bound.graph)
+    named = state["device"]
+    if not isinstance(named, str):
+        raise DamagedPickleError(what="BlockMask", problem=f"its device is {describe(named)}")
     try:
-        device = capture_device(bound, None if bound.tensors else checked_device(state["device"]))
+        device = capture_device(bound, None if bound.tensors else checked_device(named))
     except ArgumentError:  # made on a device that this machine lacks; it serves any
         device = torch.device("cpu")
     values = spec.values(bound, device)
@@ -411,11 +432,9 @@ def tensor_identity(tensor: torch.Tensor) -> Any:
     return (id(base), *own[1:], tensor.shape, tensor.stride(), tensor.dtype)
 
 
-# Block masks made for masks given as functions, newest last; enough for the layers of a model that
-# alternates between a few masks.
-_CACHE_SIZE: Final = 32
-_CACHE: OrderedDict[Any, BlockMask] = OrderedDict()
-_LOCK: Final = threading.Lock()
+# Block masks made for masks given as functions; enough for the layers of a model that alternates
+# between a few masks.
+_CACHE: Final[LruCache[BlockMask]] = LruCache(32)
 
 
 def block_mask_for(mask: Any, sizes: GivenSizes, device: torch.device) -> BlockMask:
@@ -445,15 +464,10 @@ def block_mask_of(
     )
     tensors = tuple([tensor_identity(t) for t in bound.tensors])
     key = (bound.graph, tuple(map(_number_key, bound.scalars)), tensors, needed, device)
-    with _LOCK:
-        found = _CACHE.get(key)
-        if found is not None and found.holds(bound.tensors):
-            _CACHE.move_to_end(key)
-            return found
+    found = _CACHE.get(key)
+    if found is not None and found.holds(bound.tensors):
+        return found
     made = _make(mask, bound, Spec(needed, BLOCK_SIZE), capture_device(bound, device))
     if None not in tensors:  # the entry holds the tensors, so their ids stay taken
-        with _LOCK:
-            _CACHE[key] = made
-            if len(_CACHE) > _CACHE_SIZE:
-                _CACHE.popitem(last=False)
+        _CACHE.put(key, made)
     return made

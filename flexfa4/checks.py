@@ -32,6 +32,7 @@ from flexfa4.errors import (
 )
 from flexfa4.frontend.tracing.combining import instance_of
 from flexfa4.frontend.tracing.contract import SIGNATURES
+from flexfa4.torch_op.context import untraced
 
 DTYPES: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 BACKENDS: Final = ("auto", "cpu")
@@ -39,6 +40,7 @@ _CHECKED: set[tuple[Any, ...]] = set()
 _CHECKED_LIMIT: Final = 4096
 
 
+@untraced
 def check_tensors(q: Any, k: Any, v: Any, sink: Any) -> None:
     """Check shapes, dtypes and devices of the tensor arguments.
 
@@ -203,7 +205,10 @@ def _fit(first: str, second: str, axis: int, size: int, other: int) -> str:
     (small, name), (large, longer) = sorted(((size, first), (other, second)))
     if axis < 2 and small and large % small == 0:
         return f"{name} = {name}.repeat_interleave({large // small}, dim={axis})"
-    return f"{longer} = {longer}[{':, ' * axis}:{small}]"
+    cut = f"{longer} = {longer}[{':, ' * axis}:{small}]"
+    if axis < 2:
+        return cut
+    return f"{cut}  # if {name} has its first {small} positions; both are of one sequence"
 
 
 def _check_sink(q: torch.Tensor, sink: Any) -> None:
@@ -258,6 +263,7 @@ def _check_device(name: str, tensor: torch.Tensor, query: torch.Tensor, variable
         )
 
 
+@untraced
 def checked_scale(scale: Any, head_dim: int) -> float:
     """Return the scale, ``1/sqrt(head_dim)`` by default.
 
@@ -306,6 +312,16 @@ def check_flag(name: str, value: Any) -> None:
             expected="True or False",
             rewrite=f"{name}=True",
         )
+
+
+def options_error(found: str) -> ArgumentError:
+    """Return the error for an argument `options` that is none; `found` says what it is."""
+    return ArgumentError(
+        name="options",
+        found_value=found,
+        expected="a flexfa4.Options, or None",
+        rewrite="options=flexfa4.Options()",
+    )
 
 
 # ---- mods ----------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ import reprlib
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
+
 
 @dataclass(frozen=True)
 class Where:
@@ -70,6 +72,8 @@ class FlexFA4Error(Exception):
     def __init__(self, *, where: Where | str | None = None, **fields: Any) -> None:
         self.where = where
         self.fields = fields
+        if torch.compiler.is_dynamo_compiling():  # it can follow neither a message nor super()
+            torch._dynamo.graph_break(msg=_message(type(self), fields))
         super().__init__(self._compose())
 
     def _compose(self) -> str:
@@ -84,6 +88,14 @@ class FlexFA4Error(Exception):
 
     def __reduce__(self) -> Any:
         return (_rebuild, (type(self), self.where, self.fields))
+
+
+def _message(kind: type[FlexFA4Error], fields: dict[str, Any]) -> str:
+    return str(kind(**fields))
+
+
+# Dynamo has Python run it.  torch.compiler.assume_constant_result sets this, and loads Dynamo.
+_message._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def describe(value: Any) -> str:
@@ -112,6 +124,17 @@ class TracedBoolError(TraceError, TypeError):
 
     found = "{construct} asks for one True or False, but `{expression}` has a value for each score"
     allowed = "&, |, ~ on conditions, and torch.where(condition, a, b) to choose between values"
+    instead = "{rewrite}"
+
+
+class ModTruthError(TraceError, TypeError):
+    """``and``, ``or``, ``not`` or ``if`` on a mod itself, where they would drop an operand."""
+
+    found = "{construct} asks for one True or False, but `{expression}` is a {kind}, a function"
+    allowed = (
+        "&, |, ~ on masks, flexfa4.compose(first, second) for score mods, and `is None` to ask"
+        " whether there is a mod"
+    )
     instead = "{rewrite}"
 
 
@@ -307,7 +330,7 @@ class BindingTypeError(BindingError):
     """A binding of a type that texts cannot read."""
 
     found = "the binding `{name}` is {kind}"
-    allowed = "a dense tensor (not complex), an int within 64 bits, a float or a bool"
+    allowed = "a dense tensor (not complex), a list of numbers, an int of 64 bits, a float, a bool"
     instead = "{rewrite}"
 
 
@@ -428,6 +451,14 @@ class NoValuesError(DeviceError):
     allowed = "devices that compute, such as cpu"
 
 
+class FakeBlockMaskError(FlexFA4Error, ValueError):
+    """A block mask made of fake tensors, where its blocks are asked for."""
+
+    found = "the block mask was made under fake tensors, so the kinds of its blocks are not known"
+    allowed = "attention on fake tensors of the same mode"
+    instead = "block_mask = create_block_mask(...) where tensors hold values"
+
+
 class BlockMaskMismatchError(FlexFA4Error, ValueError):
     """A BlockMask made for other sizes than those of the call."""
 
@@ -505,7 +536,6 @@ class MaskOutOfRangeError(OutOfRangeError):
     """A captured tensor read outside its bounds by a mask."""
 
     allowed = "indices from {low} to {high}, for a mask reads its tensors for every score"
-    instead = "make the tensor long enough, or clamp the index, such as q_idx.clamp(max={high})"
 
 
 class BackendError(FlexFA4Error, RuntimeError):

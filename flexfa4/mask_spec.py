@@ -99,18 +99,18 @@ class Spec:
             sizes.kv_len,
         )
 
-    def values(self, kept: BoundGraph, device: torch.device) -> Values:
-        """Return what a mask is evaluated with; `kept` holds tensors that nobody changes."""
+    @property
+    def known_sizes(self) -> Sizes:
+        """The sizes, with 1 for a count that was not given and so is not read."""
         sizes = self.sizes
         heads, kv_heads = _known(sizes.heads), _known(sizes.kv_heads)
-        known = Sizes(_known(sizes.batch), heads, kv_heads, sizes.q_len, sizes.kv_len)
-        return Values(
-            tensors=dict(zip(kept.graph.buffers, kept.tensors, strict=True)),
-            scalars=dict(zip(kept.graph.scalars, kept.scalars, strict=True)),
-            symbols=known.symbols(),
-            device=device,
-            unproved=unproved_loads(premises(kept, known)),
-        )
+        return Sizes(_known(sizes.batch), heads, kv_heads, sizes.q_len, sizes.kv_len)
+
+    def values(self, kept: BoundGraph, device: torch.device) -> Values:
+        """Return what a mask is evaluated with; `kept` holds tensors that nobody changes."""
+        known = self.known_sizes
+        unproved = unproved_loads(premises(kept, known))
+        return Values.of(kept, known, device=device, unproved=unproved)
 
     def check_known(self, graph: Graph) -> None:
         """Refuse a mask that needs a batch or head count which was not given.
@@ -206,11 +206,8 @@ def _checked_count(name: str, value: Any, low: int) -> int | None:
 def _checked_int(name: str, value: Any, low: int) -> int:
     if isinstance(value, torch.SymInt):  # asking for its value would fix it
         return value  # type: ignore[return-value]
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = low - 1
-    if number < low or isinstance(value, bool):
+    number = _index(value)
+    if number < low:
         raise ArgumentError(
             name=name,
             found_value=describe(value),
@@ -221,9 +218,10 @@ def _checked_int(name: str, value: Any, low: int) -> int:
 
 
 def _checked_block_size(value: Any) -> tuple[int, int]:
-    pair = value if isinstance(value, tuple) and len(value) == 2 else (value, value)
+    q, kv = value if isinstance(value, tuple) and len(value) == 2 else (value, value)
+    pair = (_index(q), _index(kv))
     for size in pair:
-        if not isinstance(size, int) or isinstance(size, bool) or size < 16 or size % 16:
+        if size < 16 or size % 16:
             raise ArgumentError(
                 name="block_size",
                 found_value=describe(value),
@@ -231,3 +229,11 @@ def _checked_block_size(value: Any) -> tuple[int, int]:
                 rewrite="block_size=128",
             )
     return pair
+
+
+def _index(value: Any) -> int:
+    """Return an integer of any library as Python's, -1 for what is none, bools among it."""
+    try:
+        return -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return -1

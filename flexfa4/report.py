@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from flexfa4.block_mask import BlockMask, tensor_identity
-from flexfa4.frontend.analysis import facts
+from flexfa4.frontend.analysis import facts, in_words
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.blocks import EMPTY, FULL, PARTIAL
 from flexfa4.frontend.tracing import trace
@@ -67,8 +67,11 @@ def explain(
 ) -> Explanation:
     """Say what the compiler knows about a mod, and how the CPU backend runs it.
 
+    docs/mods.md of the project explains the words.
+
     Args:
-        mod: a score mod or mask (function, text or `Mod`), or a `BlockMask`.
+        mod: a score mod or mask (function, text or `Mod`), or a `BlockMask`, ours, `flexfa4.flex`'s
+            or torch's.
         kind: "score" or "mask"; by default the number of parameters decides.
 
     Returns:
@@ -81,6 +84,11 @@ def explain(
         TraceError, TextError: the mod cannot be traced or read.
     """
     check_kind(kind)
+    if hasattr(mod, "kv_num_blocks"):  # a block mask of FlexAttention
+        from flexfa4.flex.shown import shown
+
+        look = shown(mod)
+        mod = mod if look is None else look.native
     function = mod.mask if isinstance(mod, BlockMask) else mod
     traced = trace.trace(function, "mask" if isinstance(mod, BlockMask) else kind)
     bound, again = traced.bind(), traced.bind()
@@ -92,12 +100,13 @@ def explain(
         sections.append(Section("specialised on", tuple(("", guard) for guard in traced.guards)))
     if traced.kind == "score":
         found = facts.score_facts(bound.graph)
-        sections.append(Section("facts", tuple(facts.describe(found))))
+        sections.append(Section("facts", tuple(in_words.describe(found))))
         if found.rewrites:
             sections.append(Section("rewrites", tuple(_rewrites(found))))
         sections.append(Section("on the CPU", tuple(describe_score(bound.graph))))
     else:
-        sections.append(Section("facts", tuple(facts.describe_mask(facts.mask_facts(bound.graph)))))
+        found_of_mask = facts.mask_facts(bound.graph)
+        sections.append(Section("facts", tuple(in_words.describe_mask(found_of_mask))))
         sections.append(Section("on the CPU", tuple(describe_mask(bound.graph))))
     if isinstance(mod, BlockMask):
         sections.append(Section("blocks", _blocks(mod)))
@@ -107,7 +116,7 @@ def explain(
 def _rewrites(found: facts.ScoreFacts) -> Iterator[Row]:
     for rewrite in found.rewrites:
         use = describe_use(rewrite, found.graph)
-        yield rewrite.name, f"{facts.describe_rewrite(rewrite)}\non the CPU {use}"
+        yield rewrite.name, f"{in_words.describe_rewrite(rewrite)}\non the CPU {use}"
 
 
 def _captures(bound: BoundGraph, again: BoundGraph) -> tuple[Row, ...]:

@@ -13,9 +13,11 @@ In the order in which data passes through them::
     derivative  d graph / d score and d graph / d captured element
     analysis    intervals, linear forms, and the facts that kernels build on
     binding     a graph with the captured values of one call
+    sizes       the sizes of one call, which mods may read
     places      where the user's source reads captured tensors, for messages
     contraction sums of products of two tensors, as matrix products
     pool        memory for large temporaries that is used again
+    layout      how the output of attention lies in memory
     evaluate    a graph's meaning on torch tensors, for a rectangle of scores
     eager       the same on tensors of any shapes, for mods called as functions
     blocks      which blocks of a mask are empty, partial or full

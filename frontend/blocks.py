@@ -75,6 +75,26 @@ def block_count(length: int, block: int) -> int:
     return -(-length // block)
 
 
+# Torch's symbolic sizes take 0 and 1 for special: a table with fewer rows or columns would compile
+# anew where a length crosses one block.
+MIN_TABLE: Final = 2
+
+
+def kinds_table(kinds: torch.Tensor) -> torch.Tensor:
+    """Return the kinds of blocks as a graph of torch's holds them: at least two of each axis."""
+    rows, columns = (max(0, MIN_TABLE - n) for n in kinds.shape[2:])
+    return torch.nn.functional.pad(kinds, (0, columns, 0, rows)) if rows or columns else kinds
+
+
+def kinds_of_table(
+    table: torch.Tensor, size: MaskSize, block_size: tuple[int, int]
+) -> torch.Tensor:
+    """Return the kinds of blocks of a `kinds_table`."""
+    nq, nk = map(block_count, (size.q_len, size.kv_len), block_size)
+    kinds = table[:, :, :nq, :nk]
+    return kinds if kinds.shape == table.shape else kinds.contiguous()
+
+
 def classify(
     graph: Graph, values: Values, size: MaskSize, block_size: tuple[int, int]
 ) -> torch.Tensor:

@@ -21,10 +21,12 @@ from typing import Any, Final
 import torch
 
 from flexfa4.errors import OutOfRangeError
+from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.contraction import sum_of_products
 from flexfa4.frontend.ir import BOOL, F32, I32, Buffer, DType, Node, Scalar, topological
 from flexfa4.frontend.ops import OPS
 from flexfa4.frontend.pool import Pool
+from flexfa4.frontend.sizes import Sizes
 
 Value = Any  # torch.Tensor or a Python number
 AXES: Final = {"b": 0, "h": 1, "q": 2, "kv": 3}
@@ -51,6 +53,26 @@ class Values:
     dtype: torch.dtype = torch.float32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     unproved: frozenset[Node] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        bound: BoundGraph,
+        sizes: Sizes,
+        *,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+        unproved: frozenset[Node] = frozenset(),
+    ) -> Values:
+        """Return the values of a graph's captures and of the sizes of a call."""
+        return cls(
+            tensors=dict(zip(bound.graph.buffers, bound.tensors, strict=True)),
+            scalars=dict(zip(bound.graph.scalars, bound.scalars, strict=True)),
+            symbols=sizes.symbols(),
+            dtype=dtype,
+            device=device,
+            unproved=unproved,
+        )
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,13 @@ rewritten its indices.  Does not find places itself (`tracing.locate`, `text.syn
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from flexfa4.errors import OutOfRangeError, Where
+from flexfa4.errors import Where
 from flexfa4.frontend.ir import Node
-
-if TYPE_CHECKING:
-    from flexfa4.frontend.binding import BoundGraph
 
 Place: TypeAlias = Callable[[], Where | None]
 """Gives a place in the user's source, None where the source is gone."""
@@ -45,17 +43,34 @@ class Places:
         return of_buffer[0]() if len(of_buffer) == 1 else None
 
 
+TEXT_FILE: Final = "<text>"  # the file of places in a text mod
 NOWHERE: Final = Places()
 
 
-def located(error: OutOfRangeError, bound: BoundGraph | None) -> OutOfRangeError:
-    """Return an error about a load with the place where the mod reads it, if that is known.
+class SharedPlaces(Places):
+    """The places of all mods that have one text, as far as they agree."""
 
-    Args:
-        error: what was raised.
-        bound: the mod that ran, None for none.
+    def __init__(self) -> None:
+        self._all: list[Places] = []
+
+    def add(self, places: Places) -> None:
+        """Note the places of one more mod."""
+        if places is not self and places not in self._all and len(self._all) < _MODS_OF_A_TEXT:
+            self._all.append(places)
+
+    def where(self, load: Node) -> Where | None:
+        """Return where all of these mods make a load, None where they differ."""
+        found = {places.where(load) for places in self._all} - {None}
+        return found.pop() if len(found) == 1 else None
+
+
+_MODS_OF_A_TEXT: Final = 8  # more of them agree on nothing, most likely
+
+
+@functools.lru_cache(maxsize=1024)
+def of_text(text: str) -> SharedPlaces:
+    """Return the places of the mods with this text, of which a registered op knows no more.
+
+    To be added to; empty where an exported program was made in another process.
     """
-    where = None
-    if bound is not None and error.where is None and error.load is not None:
-        where = bound.places.where(error.load)
-    return error if where is None else type(error)(where=where, **error.fields)
+    return SharedPlaces()

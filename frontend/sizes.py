@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Sizes(NamedTuple):
-    """Sizes of a call: made and looked up by on each of them, so a tuple, which is quick at both.
+    """Sizes of a call.  A tuple, since every call makes one and looks plans up by it.
 
     Attributes:
         batch: batch size of the queries.

@@ -61,6 +61,7 @@ BY_HEAD_COUNT = (
 PACKED = "def mask_mod(b, h, q_idx, kv_idx):\n    return ids[q_idx] == ids[kv_idx]\n"
 MADE = f"block_mask = {MAKE}\n"
 USE = "attention(query, key, value, block_mask=block_mask)"
+VARIANTS = "from flexfa4.variants import *\nwindow = SlidingWindow(4)\n"
 
 TRACING = [
     Mistake(
@@ -74,6 +75,14 @@ TRACING = [
         errors.TracedBoolError,
         mask_mod("return q_idx >= kv_idx and q_idx - kv_idx < 4"),
         mask_mod("return {instead}"),
+    ),
+    *(
+        Mistake(name, errors.ModTruthError, VARIANTS + line.format(instead=wrong), VARIANTS + line)
+        for name, line, wrong in (
+            ("and_of_masks", f"{CALL[:-1]}, block_mask={{instead}})", "causal and ~window"),
+            ("or_of_score_mods", f"{CALL[:-1]}, score_mod={{instead}})", "alibi or softcap"),
+            ("if_of_a_mask", "if {instead}:\n    pass", "window"),
+        )
     ),
     Mistake(
         "or",
@@ -493,6 +502,16 @@ OTHERS = [
             "from torch.autograd import forward_ad\n"
             "with forward_ad.dual_level():\n"
             "    attention(forward_ad.make_dual(query, query), key, value)"),
+    Mistake("recorded_block_mask", errors.TransformError,
+            "def call(query):\n"
+            "    block_mask = create_block_mask('q >= kv', q_len=8, kv_len=12)\n"
+            "    return attention(query, key, value, block_mask=block_mask)\n"
+            "torch.jit.trace(call, query)"),
+    Mistake("fake_block_mask", errors.FakeBlockMaskError,
+            "from torch._subclasses.fake_tensor import FakeTensorMode\n"
+            "with FakeTensorMode():\n"
+            "    block_mask = create_block_mask('q >= kv', q_len=8, kv_len=12)\n"
+            "attention(query, key, value, block_mask=block_mask)"),
     Mistake("mapped_block_mask", errors.MappedAxisError,
             "def call(ids):\n"
             "    block_mask = create_block_mask(\n"

@@ -1,4 +1,5 @@
-"""The documents name only what exists: files, folders, links and names of the package.
+"""The documents name only what exists: files, folders, links and names of the package; and the maps
+in the docstrings of packages name all that does.
 
 Placeholders (``tests/unit/<package>/test_<module>.py``), addresses on the web and files that a
 reader makes are left alone.
@@ -6,6 +7,7 @@ reader makes are left alone.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
@@ -97,6 +99,40 @@ def test_readme_shows_the_defaults_of_the_variants() -> None:
         variant = getattr(flexfa4.variants, name)
         (field,) = dataclasses.fields(variant)
         assert f"{type(variant).__name__}({field.name})` ({field.default:g})" in table[name]
+
+
+def unmapped(package: Path) -> list[str]:
+    """Return the modules of a package that the map in its docstring does not name."""
+    doc = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
+    modules = [p.stem for p in package.glob("*.py") if not p.stem.startswith("__")]
+    packages = [p.parent.name for p in package.glob("*/__init__.py")]
+    return [name for name in (*modules, *packages) if not re.search(rf"\b{name}\b", doc)]
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        "flexfa4/cli",
+        "flexfa4/flex",
+        "flexfa4/plotting",
+        "flexfa4/torch_op",
+        "frontend",
+        "frontend/analysis",
+        "frontend/rewriting",
+        "frontend/text",
+        "frontend/tracing",
+        "kernels/cpu",
+        "primitives",
+    ],
+)
+def test_the_map_of_a_package_names_all_its_modules(package: str) -> None:
+    assert not unmapped(ROOT / package)
+
+
+def test_a_module_that_is_on_no_map_is_found(tmp_path: Path) -> None:
+    for name, text in (("__init__", '"""Of one and none."""'), ("one", ""), ("two", "")):
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    assert unmapped(tmp_path) == ["two"]
 
 
 def test_the_documents_are_found() -> None:

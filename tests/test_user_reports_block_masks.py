@@ -16,10 +16,6 @@ from flexfa4.testing import Case, Inputs, Mods, Sizes, Trial, attend, excess
 from flexfa4.variants import SlidingWindow, causal
 
 
-def case(mask: Any, score_mod: Any = None) -> Case:
-    return Case("reported", lambda s, d: Mods(score_mod, mask))
-
-
 def with_block_size(block_size: Any) -> Any:
     """Return attention through a block mask with blocks of this size."""
 
@@ -79,7 +75,7 @@ def test_an_unused_mask_of_another_length_does_not_disturb_the_next_one() -> Non
 
     for length in (712, 1478, 300, 1478):
         create_block_mask(documents, q_len=712, kv_len=712)
-        trial = Trial(case(documents), Sizes(1, 1, 1, length, length, 8, 8))
+        trial = Trial(Case.of(mask=documents), Sizes(1, 1, 1, length, length, 8, 8))
         assert not excess(trial, with_block_size(128))
 
 
@@ -124,7 +120,7 @@ def test_sparsity_that_lies_in_a_table_of_blocks_alone_is_respected(block: int) 
         return kept[h, q_idx // block, kv_idx // block]
 
     s = Sizes(1, 2, 2, 4 * block, 4 * block, 16, 16)
-    assert not excess(Trial(case(in_kept_blocks), s))
+    assert not excess(Trial(Case.of(mask=in_kept_blocks), s))
     made = create_block_mask(in_kept_blocks, heads=2, q_len=s.q_len, kv_len=s.kv_len)
     assert torch.equal(made.to_dense()[0, :, ::block, ::block], kept)
 
@@ -136,7 +132,7 @@ def test_blocks_of_any_size_serve_any_lengths(q_len: int, kv_len: int, block_siz
     blocks other than 128, of two sizes, or that do not divide the lengths."""
     s = Sizes(1, 2, 1, q_len, kv_len, 8, 8)
     for mask in (causal, SlidingWindow(9) | (lambda b, h, q_idx, kv_idx: kv_idx % 5 == 0)):
-        assert not excess(Trial(case(mask), s), with_block_size(block_size))
+        assert not excess(Trial(Case.of(mask=mask), s), with_block_size(block_size))
 
 
 @pytest.mark.parametrize("block_size", [8, 10, (10, 10), (128, 24), 0, -16, 16.0])

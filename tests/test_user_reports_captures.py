@@ -147,7 +147,7 @@ def test_a_full_bias_for_inputs_of_half_precision_gets_its_gradient(dtype: torch
 def test_a_gradient_that_is_refused_is_refused_for_one_reason() -> None:
     """facebookresearch/xformers#783, the kind: what cannot be had is named, and nothing else."""
     bias = torch.randn(16, 16, requires_grad=True)
-    inputs = make_inputs(SMALL, torch.Generator().manual_seed(0))
+    inputs = make_inputs(SMALL)
     out, _ = attend(inputs, Mods(lambda score, b, h, q, kv: score + bias[q, kv]))
     (first,) = torch.autograd.grad(out.square().sum(), bias, create_graph=True)
     with pytest.raises(SecondDerivativeError) as caught:
@@ -166,7 +166,7 @@ def test_captures_that_a_mod_does_not_read_get_no_gradient() -> None:
         _ = unused[kv] * 2
         return score + used[kv]
 
-    inputs = make_inputs(SMALL, torch.Generator().manual_seed(0))
+    inputs = make_inputs(SMALL)
     out, _ = attend(inputs, Mods(mod))
     found = torch.autograd.grad(out.square().sum(), (used, unused), allow_unused=True)
     assert found[0].any() and found[1] is None
@@ -190,7 +190,7 @@ def test_a_mod_that_ignores_the_score_gives_zero_gradients_to_query_and_key(mask
 def test_infinite_queries_do_not_disturb_a_mod_that_ignores_the_score() -> None:
     """pytorch/pytorch#157677, the kind: 0 * (q . k) is not 0 for infinite q."""
     table = torch.randn(16)
-    inputs = make_inputs(SMALL, torch.Generator().manual_seed(0))
+    inputs = make_inputs(SMALL)
     wild = Inputs(torch.full_like(inputs.q, torch.inf), inputs.k, inputs.v)
     mods = Mods(lambda score, b, h, q, kv: table[kv])
     assert torch.equal(attend(wild, mods)[0], attend(inputs, mods)[0])
@@ -255,7 +255,7 @@ def biased_by(bias: torch.Tensor) -> Mod:
 
 def test_backward_uses_the_captures_of_its_own_forward_call() -> None:
     """pytorch/pytorch#183833, the kind: the module changes between forward and backward."""
-    inputs = make_inputs(SMALL, torch.Generator().manual_seed(0))
+    inputs = make_inputs(SMALL)
     factor = 1.0
     slope = torch.tensor([0.5, 2.0], requires_grad=True)
 

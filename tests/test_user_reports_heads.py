@@ -13,10 +13,6 @@ from flexfa4.testing import Case, Inputs, Mods, Sizes, Trial, attend, excess
 from flexfa4.variants import causal
 
 
-def case(score_mod: Any = None, mask: Any = None) -> Case:
-    return Case("reported", lambda s, d: Mods(score_mod, mask))
-
-
 def with_block_mask(batch: int | None, heads: int | None) -> Any:
     """Return attention whose block mask is made for a number of batches and heads."""
 
@@ -38,7 +34,7 @@ def with_block_mask(batch: int | None, heads: int | None) -> Any:
 def test_one_mask_serves_every_batch_and_head(batch: int | None, heads: int | None) -> None:
     """pytorch/pytorch#163314, pytorch/pytorch#163426: batch 4 with heads=None."""
     s = Sizes(4, 4, 2, 200, 200, 8, 8)
-    assert not excess(Trial(case(None, causal), s), with_block_mask(batch, heads))
+    assert not excess(Trial(Case.of(mask=causal), s), with_block_mask(batch, heads))
 
 
 @pytest.mark.parametrize("position", [0, 1, 130, 255])
@@ -126,8 +122,8 @@ def test_a_mask_that_differs_by_head_serves_few_queries_and_a_head_that_sees_not
 
     for kv_heads in (32, 8):
         s = Sizes(1, 32, kv_heads, 8, 8, 128, 128)
-        assert not excess(Trial(case(None, mask), s, torch.bfloat16), with_block_mask(None, 32))
-        assert not excess(Trial(case(None, mask), s))
+        assert not excess(Trial(Case.of(mask=mask), s, torch.bfloat16), with_block_mask(None, 32))
+        assert not excess(Trial(Case.of(mask=mask), s))
 
 
 @pytest.mark.parametrize("group", [1, 2, 3, 5, 6, 7, 16])
@@ -138,13 +134,13 @@ def test_any_number_of_query_heads_for_each_key_head_works_at_any_query_length(
     """pytorch/pytorch#151359 (12 and 2 heads, 1 query), pytorch/pytorch#185349 (100 queries),
     meta-pytorch/attention-gym#81 (28 and 4 heads)."""
     s = Sizes(1, 2 * group, 2, q_len, 150, 16, 16)
-    assert not excess(Trial(case(None, causal), s))
-    assert not excess(Trial(case(lambda score, b, h, q, kv: score * (h + 1), None), s))
+    assert not excess(Trial(Case.of(mask=causal), s))
+    assert not excess(Trial(Case.of(lambda score, b, h, q, kv: score * (h + 1)), s))
 
 
 def test_a_long_decode_with_six_query_heads_for_each_key_head_agrees() -> None:
     """pytorch/pytorch#151359."""
-    assert not excess(Trial(case(), Sizes(1, 12, 2, 1, 4096, 16, 16), torch.float16))
+    assert not excess(Trial(Case.of(), Sizes(1, 12, 2, 1, 4096, 16, 16), torch.float16))
 
 
 @pytest.mark.parametrize("group", [2, 3, 4])
@@ -152,7 +148,7 @@ def test_causal_limits_are_those_of_the_query_not_of_the_packed_row(group: int) 
     """Dao-AILab/flash-attention#2528, pytorch/pytorch#171271, Dao-AILab/flash-attention#2098."""
     s = Sizes(2, 2 * group, 2, 300, 300, 16, 16)
     for block_size in (None, 64):
-        trial = Trial(case(None, causal), s)
+        trial = Trial(Case.of(mask=causal), s)
         run = attend if block_size is None else with_block_mask(2, 2 * group)
         assert not excess(trial, run)
 
@@ -174,4 +170,4 @@ def test_h_is_the_query_head_under_grouped_heads() -> None:
     def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return score + bias[h] * kv_idx
 
-    assert not excess(Trial(case(score_mod, causal), Sizes(2, 6, 2, 40, 40, 8, 8)))
+    assert not excess(Trial(Case.of(score_mod, causal), Sizes(2, 6, 2, 40, 40, 8, 8)))

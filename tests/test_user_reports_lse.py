@@ -235,7 +235,7 @@ def test_repeated_calls_give_the_same_bits_gradients_included(deterministic: boo
 
 def test_the_same_rows_give_the_same_bits_in_a_larger_batch() -> None:
     """Dao-AILab/flash-attention#2244, the kind: what is beside a row does not change it."""
-    inputs = make_inputs(Sizes(4, 2, 2, 130, 130, 16, 16), torch.Generator().manual_seed(0))
+    inputs = make_inputs(Sizes(4, 2, 2, 130, 130, 16, 16))
     whole, _ = attend(inputs, Mods(alibi, causal))
     alone, _ = attend(Inputs(inputs.q[2:3], inputs.k[2:3], inputs.v[2:3]), Mods(alibi, causal))
     assert torch.equal(alone, whole[2:3])

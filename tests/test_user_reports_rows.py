@@ -29,16 +29,8 @@ from flexfa4.variants import causal
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def inputs_of(s: Sizes, dtype: torch.dtype = torch.float32, *, sink: bool = False) -> Inputs:
-    return make_inputs(s, torch.Generator().manual_seed(0), dtype=dtype, sink=sink)
-
-
 def square(length: int, heads: int = 1, dim: int = 16) -> Sizes:
     return Sizes(1, heads, heads, length, length, dim, dim)
-
-
-def case(score_mod: Any = None, mask: Any = None) -> Case:
-    return Case("reported", lambda s, d: Mods(score_mod, mask))
 
 
 def all_grads(loss: torch.Tensor, inputs: Inputs) -> tuple[torch.Tensor, ...]:
@@ -53,28 +45,28 @@ def test_a_row_that_sees_nothing_has_zero_output_lse_minus_infinity_and_zero_gra
     dtype: torch.dtype,
 ) -> None:
     """pytorch/pytorch#103963, pytorch/pytorch#131863."""
-    inputs = inputs_of(square(8), dtype)
+    inputs = make_inputs(square(8), dtype=dtype)
     corner = Mods(None, lambda b, h, q_idx, kv_idx: (q_idx < 4) & (kv_idx < 4))
     out, lse = attend(inputs, corner)
     assert (out[:, :, 4:] == 0).all() and (lse[:, :, 4:] == -math.inf).all()
     assert lse[:, :, :4].isfinite().all()
     q, k, v = all_grads(out.float().square().sum(), inputs)
     assert (q[:, :, 4:] == 0).all() and (k[:, :, 4:] == 0).all() and (v[:, :, 4:] == 0).all()
-    assert not excess(Trial(case(None, corner.mask), square(8), dtype))
+    assert not excess(Trial(Case.of(mask=corner.mask), square(8), dtype))
 
 
 def test_bottom_right_causal_rows_before_the_first_key_have_lse_minus_infinity() -> None:
     """flashinfer-ai/flashinfer#4452: a finite sentinel spoils the merging of partial results."""
     s = Sizes(1, 2, 2, 40, 12, 8, 8)
     _, lse = attend(
-        inputs_of(s), Mods(None, lambda b, h, q_idx, kv_idx: kv_idx <= q_idx - (40 - 12))
+        make_inputs(s), Mods(None, lambda b, h, q_idx, kv_idx: kv_idx <= q_idx - (40 - 12))
     )
     assert (lse[:, :, :28] == -math.inf).all() and lse[:, :, 28:].isfinite().all()
 
 
 def test_partial_results_over_halves_of_the_keys_merge_through_lse_with_their_gradients() -> None:
     """flashinfer-ai/flashinfer#4452: a half in which a row sees nothing weighs nothing."""
-    inputs = inputs_of(square(20))
+    inputs = make_inputs(square(20))
     halves = [
         attend(
             Inputs(inputs.q, inputs.k[:, :, part], inputs.v[:, :, part]),
@@ -101,7 +93,7 @@ def test_partial_results_over_halves_of_the_keys_merge_through_lse_with_their_gr
 @pytest.mark.parametrize("incoming", [math.nan, math.inf, -math.inf])
 def test_whatever_gradient_reaches_the_lse_of_an_empty_row_is_ignored(incoming: float) -> None:
     """NVIDIA/cudnn-frontend#676: an empty row must not spoil the gradients of the others."""
-    inputs = inputs_of(square(20))
+    inputs = make_inputs(square(20))
     mods = Mods(None, lambda b, h, q_idx, kv_idx: (q_idx < 10) & (q_idx >= kv_idx))
     out, lse = attend(inputs, mods)
     grad_lse = torch.where(lse == -math.inf, incoming, torch.ones_like(lse))
@@ -114,7 +106,7 @@ def test_whatever_gradient_reaches_the_lse_of_an_empty_row_is_ignored(incoming: 
 
 def test_an_empty_row_with_a_sink_has_lse_sink_and_passes_its_gradient_to_the_sink() -> None:
     """NVIDIA/cudnn-frontend#676: wrong sink gradients beside empty rows."""
-    inputs = inputs_of(square(6, heads=2), sink=True)
+    inputs = make_inputs(square(6, heads=2), sink=True)
     assert inputs.sink is not None
     out, lse = attend(inputs, Mods(None, lambda b, h, q_idx, kv_idx: (kv_idx < 0) & (q_idx < 0)))
     assert (out == 0).all()
@@ -131,12 +123,12 @@ def test_a_row_whose_index_list_is_empty_and_one_that_holds_only_padding_get_zer
     def mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return (chosen[q_idx, 0] == kv_idx) | (chosen[q_idx, 1] == kv_idx)
 
-    inputs = inputs_of(square(4))
+    inputs = make_inputs(square(4))
     out, _ = attend(inputs, Mods(None, mask))
     q, _, v = all_grads(out.sum(), inputs)
     assert (q[:, :, 1] == 0).all() and (out[:, :, 1] == 0).all()
     assert v.sum(-1).allclose(torch.tensor(16.0) * v[..., 0])
-    assert not excess(Trial(case(None, mask), square(4)))
+    assert not excess(Trial(Case.of(mask=mask), square(4)))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -144,7 +136,7 @@ def test_a_row_term_of_a_row_that_sees_nothing_is_never_looked_at(value: float) 
     """facebookresearch/xformers#722: biases that are not finite where nothing is attended."""
     term = torch.zeros(20)
     term[10:] = value
-    inputs = inputs_of(square(20))
+    inputs = make_inputs(square(20))
     mods = Mods(
         lambda score, b, h, q_idx, kv_idx: score + term[q_idx],
         lambda b, h, q_idx, kv_idx: (q_idx < 10) & (q_idx >= kv_idx),
@@ -181,9 +173,9 @@ def test_gradients_are_finite_and_right_where_lse_is_far_below_or_above_what_exp
     length: int, mask: Callable[..., Any] | None, level: float
 ) -> None:
     """pytorch/pytorch#196678: a padded half tile scored 0 beside rows with lse < -88.7."""
-    trial = LevelTrial(case(None, mask), square(length, dim=64), level=level)
+    trial = LevelTrial(Case.of(mask=mask), square(length, dim=64), level=level)
     assert not excess(trial)
-    low = LevelTrial(case(None, mask), square(length, dim=64), torch.bfloat16, level=level)
+    low = LevelTrial(Case.of(mask=mask), square(length, dim=64), torch.bfloat16, level=level)
     inputs, mods = low.build(torch.bfloat16)
     out, lse = attend(inputs, mods)
     assert all(g.isfinite().all() for g in all_grads(out.float().sum() + lse.sum(), inputs))
@@ -193,13 +185,13 @@ def test_one_query_with_a_very_negative_lse_spoils_no_gradient_of_keys_and_value
     """NVIDIA/cudnn-frontend#1072: NaN in all of dK and dV from the padding of the query tile."""
     s = Sizes(1, 2, 2, 1, 128, 64, 64)
     for dtype in (torch.bfloat16, torch.float32):
-        assert not excess(LevelTrial(case(), s, dtype, level=-300.0))
+        assert not excess(LevelTrial(Case.of(), s, dtype, level=-300.0))
 
 
 def test_large_logits_keep_their_loss_and_gradients() -> None:
     """NVIDIA/cudnn-frontend#676: loss of accuracy at large logits."""
     for level in (-1e4, 1e4):
-        assert not excess(LevelTrial(case(None, causal), square(130), level=level, sink=True))
+        assert not excess(LevelTrial(Case.of(mask=causal), square(130), level=level, sink=True))
 
 
 @pytest.mark.parametrize("length", [257, 1025])
@@ -212,7 +204,7 @@ def test_huge_scores_on_masked_lanes_are_removed_before_the_exponential(
     def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return score + slope * (q_idx - kv_idx)
 
-    assert not excess(Trial(case(score_mod, causal), square(length)))
+    assert not excess(Trial(Case.of(score_mod, causal), square(length)))
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 3e38])
@@ -221,7 +213,7 @@ def test_what_a_score_mod_gives_on_masked_lanes_does_not_matter(value: float) ->
     bias = torch.zeros(150, 150)
     bias[torch.ones(150, 150, dtype=torch.bool).triu(1)] = value
     bias.requires_grad_()
-    inputs = inputs_of(square(150))
+    inputs = make_inputs(square(150))
     plain, plain_lse = attend(inputs, Mods(None, causal))
     right = all_grads(plain.square().sum(), inputs)
 
@@ -251,8 +243,8 @@ def test_a_bias_of_minus_infinity_between_documents_gives_finite_results(block: 
     def biased(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return score + bias[q_idx, kv_idx]
 
-    assert not excess(Trial(case(biased, causal), square(100, heads=2)))
-    assert not excess(Trial(case(biased), square(100, heads=2)))
+    assert not excess(Trial(Case.of(biased, causal), square(100, heads=2)))
+    assert not excess(Trial(Case.of(biased), square(100, heads=2)))
 
 
 # ---- tails ---------------------------------------------------------------------------------------
@@ -264,7 +256,7 @@ def test_sequences_shorter_than_any_tile_have_finite_and_right_gradients(
     length: int, dtype: torch.dtype
 ) -> None:
     """SHI-Labs/NATTEN#203: NaN gradients with few tokens."""
-    assert not excess(Trial(case(None, causal), square(length, dim=64), dtype))
+    assert not excess(Trial(Case.of(mask=causal), square(length, dim=64), dtype))
 
 
 @pytest.mark.parametrize("q_len", [1, 77, 128])
@@ -273,12 +265,12 @@ def test_key_lengths_that_no_block_divides_agree_with_dense(q_len: int, kv_len: 
     """pytorch/pytorch#159247, meta-pytorch/attention-gym#50 (length 137, causal)."""
     s = Sizes(1, 2, 1, q_len, kv_len, 16, 16)
     for mask in (causal, lambda b, h, q_idx, kv_idx: (q_idx + kv_idx) % 3 > 0, None):
-        assert not excess(Trial(case(None, mask), s))
+        assert not excess(Trial(Case.of(mask=mask), s))
 
 
 def test_the_last_rows_of_a_ragged_causal_sequence_agree_with_dense() -> None:
     """meta-pytorch/attention-gym#50."""
-    inputs, mods = inputs_of(square(137, heads=2)), Mods(None, causal)
+    inputs, mods = make_inputs(square(137, heads=2)), Mods(None, causal)
     (out, _), (right, _) = attend(inputs, mods), dense_reference(inputs, mods)
     rounded, _ = dense_reference(inputs, mods, dtype=torch.float32)
     assert agrees(*(x[:, :, -9:] for x in (out, right, rounded)), terms=137)
@@ -301,7 +293,7 @@ def test_a_left_context_mask_agrees_with_dense_for_every_block_size(
         return attend(inputs, Mods(mods.score_mod, block_mask))
 
     s = Sizes(2, 4, 4, 330, 330, 16, 16)
-    assert not excess(Trial(case(None, left_context), s), blocked)
+    assert not excess(Trial(Case.of(mask=left_context), s), blocked)
 
 
 @pytest.mark.parametrize("length", [100, 4095, 4097])
@@ -317,7 +309,7 @@ def test_a_block_mask_made_for_another_length_is_refused_and_both_lengths_are_na
 
 def test_a_loss_of_out_times_exp_lse_has_right_gradients() -> None:
     """pytorch/pytorch#136232: the loss reads lse."""
-    inputs = inputs_of(square(90))
+    inputs = make_inputs(square(90))
     mods = Mods(None, causal)
     results = (
         attend(inputs, mods),

@@ -15,15 +15,6 @@ from flexfa4.errors import ArgumentError
 from flexfa4.testing import Case, Inputs, Mods, Sizes, Trial, attend, excess, make_inputs
 from flexfa4.variants import Document, SlidingWindow, causal
 
-
-def case(score_mod: Any = None, mask: Any = None) -> Case:
-    return Case("reported", lambda s, d: Mods(score_mod, mask))
-
-
-def inputs_of(s: Sizes) -> Inputs:
-    return make_inputs(s, torch.Generator().manual_seed(0))
-
-
 # ---- memory --------------------------------------------------------------------------------------
 
 
@@ -71,7 +62,7 @@ def test_lists_of_blocks_of_any_size_have_the_gradients_of_the_dense_mask(
         made = flexfa4.create_block_mask(mods.mask, q_len=300, kv_len=300, block_size=block_size)
         return attend(inputs, Mods(mods.score_mod, made))
 
-    trial = Trial(case(None, causal), Sizes(1, 2, 1, 300, 300, dim, value_dim))
+    trial = Trial(Case.of(mask=causal), Sizes(1, 2, 1, 300, 300, dim, value_dim))
     assert not excess(trial, with_blocks)
 
 
@@ -81,7 +72,7 @@ def test_empty_inputs_give_zeros_and_zero_gradients(
     batch: int, q_len: int, kv_len: int, mask: Any
 ) -> None:
     """Dao-AILab/flash-attention#2776, #2568, #2470, #1713: crashes, or wrong gradients."""
-    x = inputs_of(Sizes(batch, 2, 1, q_len, kv_len, 8, 8))
+    x = make_inputs(Sizes(batch, 2, 1, q_len, kv_len, 8, 8))
     out, lse = attend(x, Mods(None, mask))
     assert out.shape == (batch, 2, q_len, 8) and lse.shape == (batch, 2, q_len)
     if kv_len == 0 or mask == "q < 0":
@@ -96,8 +87,8 @@ def test_segments_of_length_zero_change_nothing() -> None:
     """Dao-AILab/flash-attention#2470: cu_q [0, 150, 150, 300], cu_k [0, 100, 200, 300]."""
     q_of, k_of = (torch.repeat_interleave(torch.tensor(n)) for n in ([15, 0, 15], [10, 10, 10]))
     mask = lambda b, h, q, kv: q_of[q] == k_of[kv]  # noqa: E731
-    assert not excess(Trial(case(None, mask), Sizes(1, 2, 1, 30, 30, 8, 8)))
-    x = inputs_of(Sizes(1, 2, 1, 30, 30, 8, 8))
+    assert not excess(Trial(Case.of(mask=mask), Sizes(1, 2, 1, 30, 30, 8, 8)))
+    x = make_inputs(Sizes(1, 2, 1, 30, 30, 8, 8))
     out, _ = attend(x, Mods(None, mask))
     grads = torch.autograd.grad(out.square().sum(), (x.k, x.v))
     assert all((g[:, :, 10:20] == 0).all() and (g[:, :, :10] != 0).any() for g in grads)
@@ -136,7 +127,7 @@ def scaled(scale: float, shift: Any = 0.0) -> Callable[..., Any]:
 def test_mods_that_differ_in_their_defaults_only_are_told_apart(other: Any) -> None:
     """Dao-AILab/flash-attention#2773: they shared one compiled kernel."""
     for mod in (scaled(1.0), other, scaled(1.0)):
-        assert not excess(Trial(case(mod), Sizes(1, 2, 1, 20, 20, 8, 8)))
+        assert not excess(Trial(Case.of(mod), Sizes(1, 2, 1, 20, 20, 8, 8)))
 
 
 def test_a_length_in_a_tensor_neither_traces_nor_plans_anew() -> None:
@@ -145,7 +136,7 @@ def test_a_length_in_a_tensor_neither_traces_nor_plans_anew() -> None:
     length = torch.tensor(30)
 
     def run() -> None:
-        x = inputs_of(Sizes(1, 2, 1, 40, 40, 8, 8))
+        x = make_inputs(Sizes(1, 2, 1, 40, 40, 8, 8))
         out, _ = attend(x, Mods(lambda s, b, h, q, kv: torch.where(kv < length, s, -torch.inf)))
         torch.autograd.grad(out.sum(), (x.q, x.k, x.v))
 

@@ -19,18 +19,10 @@ from flexfa4.errors import (
     ResultError,
     TracedBoolError,
 )
-from flexfa4.testing import Case, Inputs, Mods, Sizes, Trial, excess, make_inputs
+from flexfa4.testing import Case, Sizes, Trial, excess, make_inputs
 from flexfa4.variants import causal
 
 SMALL = Sizes(2, 2, 1, 12, 14, 8, 8)
-
-
-def case(score_mod: Any = None, mask: Any = None) -> Case:
-    return Case("reported", lambda s, d: Mods(score_mod, mask))
-
-
-def inputs_of(s: Sizes = SMALL) -> Inputs:
-    return make_inputs(s, torch.Generator().manual_seed(0))
 
 
 def dense_mask(mask: Any) -> torch.Tensor:
@@ -105,7 +97,7 @@ def test_a_tensor_of_one_element_is_a_number(shape: tuple[int, ...]) -> None:
     for mask, right in masks:
         assert torch.equal(dense_mask(mask), right)
     found = flexfa4.trace(lambda score, b, h, q, kv: torch.where(q >= kv, score * half, -half))
-    x = inputs_of()
+    x = make_inputs(SMALL)
     out = flexfa4.attention(x.q, x.k, x.v, score_mod=found)
     (grad,) = torch.autograd.grad(out.square().sum(), half)
     assert grad.shape == shape and bool(grad != 0)
@@ -168,7 +160,7 @@ def test_a_mask_may_have_any_form_of_parameters(form: str) -> None:
     """pytorch/pytorch#144672 (*args), and bound methods whose self was counted."""
     _, _, q, kv = index_grid()
     assert torch.equal(dense_mask(FORMS[form]), q - kv < 5)
-    assert not excess(Trial(case(None, FORMS[form]), SMALL))
+    assert not excess(Trial(Case.of(mask=FORMS[form]), SMALL))
 
 
 def test_a_score_mod_may_take_args_too() -> None:
@@ -178,7 +170,7 @@ def test_a_score_mod_may_take_args_too() -> None:
         score, _, _, q, kv = args
         return score + 0.1 * (kv - q)
 
-    assert not excess(Trial(case(score_mod, causal), SMALL))
+    assert not excess(Trial(Case.of(score_mod, causal), SMALL))
 
 
 def test_trace_asks_for_the_kind_of_a_function_of_any_number_of_parameters() -> None:
@@ -191,7 +183,7 @@ def test_trace_asks_for_the_kind_of_a_function_of_any_number_of_parameters() -> 
 def test_a_method_of_the_other_kind_is_refused_by_what_it_takes_without_self() -> None:
     """Bound methods whose self was counted: a mask method was taken for a score mod."""
     assert flexfa4.trace(Windowed().method).kind == "mask"
-    x = inputs_of()
+    x = make_inputs(SMALL)
     with pytest.raises(ArityError, match="`method` takes 4 parameters"):
         flexfa4.attention(x.q, x.k, x.v, score_mod=Windowed().method)
 
@@ -259,7 +251,7 @@ OWN: list[Any] = [
 @pytest.mark.parametrize("length", [1, 2, 7])
 def test_the_simplest_masks_work_at_the_smallest_sizes(length: int) -> None:
     """pytorch/pytorch#140363, pytorch/pytorch#174878: internal errors with batch 1."""
-    x = inputs_of(Sizes(1, 1, 1, length, length, 8, 8))
+    x = make_inputs(Sizes(1, 1, 1, length, length, 8, 8))
     everything = flexfa4.attention(x.q, x.k, x.v)
     for mask in ALWAYS:
         assert torch.equal(flexfa4.attention(x.q, x.k, x.v, block_mask=mask), everything)
@@ -342,7 +334,7 @@ def test_captured_tensors_may_have_any_strides() -> None:
     copies = tuple(t.contiguous().clone() for t in views)
 
     def run(bias: torch.Tensor, ids: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-        x = inputs_of()
+        x = make_inputs(SMALL)
         return flexfa4.attention(
             x.q,
             x.k,
@@ -377,7 +369,7 @@ def test_a_capture_on_another_device_is_named_with_both_devices(
     score_mod: Any, mask: Any, found: str
 ) -> None:
     """pytorch/pytorch#145861, the kind."""
-    x = inputs_of()
+    x = make_inputs(SMALL)
     with pytest.raises(DeviceError, match=rf"{found}(?s:.)*instead: ELSEWHERE = ELSEWHERE.to\("):
         flexfa4.attention(x.q, x.k, x.v, score_mod=score_mod, block_mask=mask)
 
@@ -392,7 +384,7 @@ def test_a_device_that_is_missing_is_named_when_the_mask_is_made() -> None:
 def test_every_gradient_mode_gives_the_same_result(mode: Any) -> None:
     """huggingface/transformers#40345: inference failed by gradient mode."""
     bias = torch.randn(14, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    x = inputs_of()
+    x = make_inputs(SMALL)
 
     def run() -> torch.Tensor:
         return flexfa4.attention(

@@ -38,10 +38,6 @@ def dense_mask(mask: Any, q_len: int, kv_len: int) -> torch.Tensor:
     return flexfa4.create_block_mask(mask, q_len=q_len, kv_len=kv_len).to_dense()[0, 0]
 
 
-def inputs_of(s: Sizes, *, sink: bool = False) -> Inputs:
-    return make_inputs(s, torch.Generator().manual_seed(0), sink=sink)
-
-
 @pytest.mark.parametrize(("window", "length"), [(1, 20), (7, 20), (2048, 4096)])
 def test_a_window_of_w_keeps_w_keys_the_own_one_among_them(window: int, length: int) -> None:
     """huggingface/transformers#29623, vllm-project/vllm#3385: w here, w + 1 there."""
@@ -53,7 +49,7 @@ def test_queries_and_keys_are_aligned_at_their_first_elements() -> None:
     """Dao-AILab/flash-attention#2199, Dao-AILab/flash-attention#1778,
     facebookresearch/xformers#931: bottom-right alignment leaves rows empty."""
     assert torch.equal(dense_mask(causal, 4, 2), torch.ones(4, 2, dtype=torch.bool).tril())
-    inputs = inputs_of(Sizes(1, 1, 1, 2048, 1024, 8, 8))
+    inputs = make_inputs(Sizes(1, 1, 1, 2048, 1024, 8, 8))
     _, lse = attend(inputs, Mods(None, causal))
     assert lse.isfinite().all()
 
@@ -73,7 +69,7 @@ def test_bottom_right_alignment_is_written_with_the_lengths_of_the_call() -> Non
 
 def test_a_sink_equals_the_output_times_a_sigmoid_of_lse_minus_sink() -> None:
     """huggingface/transformers#41026, huggingface/transformers#41083."""
-    inputs = inputs_of(Sizes(1, 2, 2, 4, 4, 16, 16), sink=True)
+    inputs = make_inputs(Sizes(1, 2, 2, 4, 4, 16, 16), sink=True)
     assert inputs.sink is not None
     plain, plain_lse = attend(Inputs(inputs.q, inputs.k, inputs.v), Mods(None, causal))
     gate = torch.sigmoid(plain_lse - inputs.sink[:, None])
@@ -90,7 +86,7 @@ def test_a_sink_equals_the_output_times_a_sigmoid_of_lse_minus_sink() -> None:
 
 def test_a_sink_is_neither_scaled_nor_changed_by_the_score_mod() -> None:
     """huggingface/transformers#41026, the kind."""
-    inputs = inputs_of(Sizes(1, 2, 2, 4, 4, 16, 16), sink=True)
+    inputs = make_inputs(Sizes(1, 2, 2, 4, 4, 16, 16), sink=True)
     mods = Mods(Softcap(1.0))
     for scale in (0.0, 0.25, -2.0):
         out = flexfa4.attention(
@@ -122,7 +118,7 @@ def test_a_score_mod_has_no_effect_outside_the_result(capsys: pytest.CaptureFixt
         print("called")
         return score + kv_idx
 
-    inputs = inputs_of(Sizes(2, 2, 2, 600, 700, 8, 8))
+    inputs = make_inputs(Sizes(2, 2, 2, 600, 700, 8, 8))
     with torch.no_grad():
         attend(inputs, Mods(spy, causal))
         attend(inputs, Mods(spy, causal))
@@ -131,7 +127,7 @@ def test_a_score_mod_has_no_effect_outside_the_result(capsys: pytest.CaptureFixt
 
 def test_no_mask_is_kept_from_one_call_to_the_next() -> None:
     """flashinfer-ai/flashinfer#1028: an old custom mask stayed after switching to causal."""
-    inputs = inputs_of(Sizes(1, 1, 1, 40, 40, 8, 8))
+    inputs = make_inputs(Sizes(1, 1, 1, 40, 40, 8, 8))
     plain = attend(inputs, Mods())[0]
     window = attend(inputs, Mods(None, SlidingWindow(3)))[0]
     assert torch.equal(attend(inputs, Mods())[0], plain)
@@ -206,7 +202,7 @@ def test_the_tensors_of_a_users_variant_need_no_list_of_their_names() -> None:
 def test_packed_sequences_see_only_themselves_in_each_batch() -> None:
     """pytorch/pytorch#177378, pytorch/pytorch#143788: lengths 3 and 5, no leak between them."""
     documents = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1]])
-    inputs = inputs_of(Sizes(2, 2, 2, 8, 8, 4, 4))
+    inputs = make_inputs(Sizes(2, 2, 2, 8, 8, 4, 4))
     packed, _ = attend(inputs, Mods(None, Document(documents) & causal))
     for batch, split in ((0, 3), (1, 5)):
         for part in (slice(0, split), slice(split, 8)):

@@ -23,7 +23,7 @@ from flexfa4.demo import report
 from flexfa4.demo.model import Shape
 from flexfa4.demo.train import Job, train_in_turn
 from flexfa4.errors import ArgumentError
-from flexfa4.plotting import new_figure
+from flexfa4.plotting.figures import new_figure
 
 
 @dataclass(frozen=True)

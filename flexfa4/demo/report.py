@@ -21,7 +21,8 @@ from rich.table import Table
 from flexfa4.demo.corpus import load
 from flexfa4.demo.model import Sparse
 from flexfa4.demo.train import Job, Run
-from flexfa4.plotting import PARTIAL, SEEN, draw_blocks, draw_tokens
+from flexfa4.plotting.figures import PARTIAL, SEEN
+from flexfa4.plotting.masks import draw_blocks, draw_tokens
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

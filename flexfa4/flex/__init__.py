@@ -4,7 +4,25 @@
 
 Names, parameters, their order and their defaults are those of `torch.nn.attention.flex_attention`;
 docs/from_flexattention.md lists what differs.  Everything is a form of `flexfa4.attention` and
-`flexfa4.create_block_mask`: nothing is computed here that they do not compute.
+`flexfa4.create_block_mask`; beside them only `max_scores` are computed here.
+
+::
+
+    attention        flex_attention; compiled has what Python itself must do where Dynamo traces it
+    creation         create_block_mask and create_mask
+    block_mask       BlockMask, as lists of blocks with a mask function
+    block_lists      lists of blocks <-> a table of kinds; errors in lists
+    slicing          what an index of a BlockMask picks
+    block_picture    a BlockMask as text
+    shown            block masks, ours and torch's, as flexfa4.plot_mask and explain look at them
+    masks            mask functions: and_masks, or_masks, noop_mask
+    listed_mask      the mask functions that lists, and parts of a BlockMask, stand for
+    native_mask      BlockMask -> flexfa4.BlockMask
+    torch_masks      torch's BlockMask -> this one
+    row_maxima       max_scores, by a second pass over the scores
+    kernel_options   what torch's options for its kernels mean here
+    sizes            lengths and block sizes, and their checks
+    errors           the mistakes that only this interface knows
 """
 
 from flexfa4.flex.attention import AuxOutput, AuxRequest, flex_attention

@@ -11,13 +11,14 @@ from typing import Any, Literal, NamedTuple, overload
 import torch
 
 from flexfa4.api import attention
-from flexfa4.errors import describe
+from flexfa4.errors import ArgumentError, BlockMaskLengthsError, FlexFA4Error, describe
 from flexfa4.flex.block_mask import BlockMask
-from flexfa4.flex.errors import error_class
+from flexfa4.flex.errors import GroupedHeadsError
 from flexfa4.flex.kernel_options import FlexKernelOptions, check_kernel_options
 from flexfa4.flex.native_mask import in_graph, native_of
 from flexfa4.flex.row_maxima import Scores, row_maxima
 from flexfa4.flex.torch_masks import converted, is_torch_mask, torch_in_graph
+from flexfa4.torch_op.context import untraced
 
 
 class AuxRequest(NamedTuple):
@@ -170,21 +171,22 @@ def _check_options(kernel_options: Any) -> None:
         check_kernel_options(kernel_options)
 
 
-def _refuse(error: str, **fields: str) -> None:
+def _refuse(error: type[FlexFA4Error], **fields: str) -> None:
     """Raise an error of the catalogue, also where Dynamo traces."""
     if torch.compiler.is_dynamo_compiling():
         from flexfa4.flex import compiled
 
-        compiled.refuse(error, fields)
-    raise error_class(error)(**fields)
+        compiled.refuse(error, **fields)
+    raise error(**fields)
 
 
+@untraced
 def _check_heads(query: Any, key: Any, enable_gqa: bool) -> None:
     """Refuse grouped heads without the flag; what else is wrong, `attention` says."""
     if enable_gqa or not all(isinstance(t, torch.Tensor) and t.dim() == 4 for t in (query, key)):
         return
     if query.shape[1] != key.shape[1]:
-        _refuse("GroupedHeadsError", q_heads=f"{query.shape[1]}", kv_heads=f"{key.shape[1]}")
+        _refuse(GroupedHeadsError, q_heads=f"{query.shape[1]}", kv_heads=f"{key.shape[1]}")
 
 
 def _wanted(return_lse: Any, return_aux: Any) -> tuple[bool, bool]:
@@ -201,7 +203,7 @@ def _wanted(return_lse: Any, return_aux: Any) -> tuple[bool, bool]:
 
 def _refuse_request(name: str, found: str, expected: str) -> None:
     rewrite = "return_aux=AuxRequest(lse=True)"
-    _refuse("ArgumentError", name=name, found_value=found, expected=expected, rewrite=rewrite)
+    _refuse(ArgumentError, name=name, found_value=found, expected=expected, rewrite=rewrite)
 
 
 def _mask_for(block_mask: Any, query: Any, key: Any) -> Any:
@@ -215,7 +217,7 @@ def _mask_for(block_mask: Any, query: Any, key: Any) -> Any:
     lengths = (query.shape[2], key.shape[2])
     if q_len != lengths[0] or kv_len != lengths[1]:
         _refuse(
-            "BlockMaskLengthsError",
+            BlockMaskLengthsError,
             made_q_len=f"{q_len}",
             made_kv_len=f"{kv_len}",
             q_len=f"{lengths[0]}",

@@ -14,6 +14,7 @@ Making a mask from a function is `creation`'s business, computing with it `atten
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import Any, Final
 
@@ -35,7 +36,13 @@ from flexfa4.flex.block_lists import (
 from flexfa4.flex.block_picture import picture
 from flexfa4.flex.errors import BlockListTypeError, BlockMaskAdjustmentError
 from flexfa4.flex.listed_mask import Part, Picked
-from flexfa4.flex.masks import MaskFunction, callable_mask, is_noop, noop_mask
+from flexfa4.flex.masks import (
+    MaskFunction,
+    callable_mask,
+    checked_mask_mod,
+    is_noop,
+    noop_mask,
+)
 from flexfa4.flex.native_mask import Native, native_of
 from flexfa4.flex.sizes import BLOCK_SIZE as DEFAULT_BLOCK_SIZE
 from flexfa4.flex.sizes import block_size_pair, length_pair
@@ -70,7 +77,9 @@ class BlockMask:
 
     Raises:
         BlockListError: lists that stand for no mask.
-        ArgumentError: lengths or block sizes that are no pairs of integers.
+        ArgumentError: lengths or block sizes that are no pairs of integers, or a `mask_mod` that is
+            no mask.
+        ArityError: a `mask_mod` that does not take the parameters of a mask.
     """
 
     seq_lengths: tuple[int, int]
@@ -96,12 +105,11 @@ class BlockMask:
 
     def __post_init__(self) -> None:
         """Check the lists."""
-        if self.mask_mod is None:
-            self.mask_mod = noop_mask
         self.block_kinds()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
+        check = _CHECKS.get(name)
+        object.__setattr__(self, name, value if check is None else check(value))
         if not name.startswith("_"):  # what was made of the attributes is made again
             object.__setattr__(self, "_native", None)
             object.__setattr__(self, "_origin", None)
@@ -240,7 +248,10 @@ class BlockMask:
         return (self.block_kinds() != EMPTY).to(torch.int32)
 
     def token_mask(self) -> torch.Tensor:
-        """Return the mask of the scores, bool ``(B, H, queries, keys)``; for looking at."""
+        """Return the mask of the scores, bool ``(B, H, queries, keys)``; for looking at.
+
+        Where B or H is 1 and `mask_mod` tells batches or heads apart, it is that of the first.
+        """
         batch, heads = self.shape[:2]
         return native_of(self, batch, heads).to_dense().expand(*self.shape)
 
@@ -303,7 +314,7 @@ class BlockMask:
         kinds = self.block_kinds()
         batches, heads, rows = kinds.shape[:3]
         picks = picked(index, (batches, heads, rows))
-        q_len = rows_length(picks[2], self.seq_lengths[0], self.BLOCK_SIZE[0])
+        q_len = rows_length(index, picks[2], self.seq_lengths[0], self.BLOCK_SIZE[0])
         places: list[Picked | None] = []
         for axis, (pick, size) in enumerate(zip(picks, (batches, heads, rows), strict=True)):
             whole = is_whole(pick, size) or not len(pick)
@@ -356,17 +367,23 @@ class BlockMask:
         return replace(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__, "_found": None, "_native": None, "_origin": None}
-        if not is_noop(self.mask_mod):
-            state["mask_mod"] = snapshots.state_of(resolve(self.mask_mod, "mask"))
-        return state
+        noop = is_noop(self.mask_mod)
+        return {
+            "format": snapshots.FORMAT,
+            **self._given(),
+            "mask_mod": None if noop else snapshots.state_of(resolve(self.mask_mod, "mask")),
+        }
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        mask_mod = state["mask_mod"]
-        if isinstance(mask_mod, dict):
-            mask_mod = unpickled(mask_mod)
-        self.__dict__.update(state, mask_mod=mask_mod)
-        self.block_kinds()
+    def __setstate__(self, state: Any) -> None:
+        with snapshots.reading("BlockMask", state):
+            values = {one.name: state[one.name] for one in fields(self) if one.init}
+            stored = values["mask_mod"]
+            values["mask_mod"] = None if stored is None else unpickled(stored)
+            self.__dict__.update(vars(BlockMask(**values)))
+
+    def _given(self) -> dict[str, Any]:
+        """Return the arguments that make this block mask."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.init}
 
     # ---- torch's ---------------------------------------------------------------------------------
 
@@ -404,13 +421,18 @@ class BlockMask:
                 expected="a Python function, for torch to call it",
                 rewrite="create_block_mask(function, ...)",
             )
-        names = (one.name for one in fields(self) if one.init)
-        values = {name: getattr(self, name) for name in names}
+        values = self._given()
         if is_noop(self.mask_mod):
             values["mask_mod"] = torch_flex.noop_mask
         return torch_flex.BlockMask(**values)
 
 
+# What an attribute must be; the values are as the checks return them.
+_CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
+    "seq_lengths": length_pair,
+    "BLOCK_SIZE": block_size_pair,
+    "mask_mod": checked_mask_mod,
+}
 LISTS: Final = tuple(f.name for f in fields(BlockMask))[1:9]
 _ORDERS: Final = ("dq_write_order", "dq_write_order_full", "dq_kv_order", "dq_kv_order_spt")
 _BY_COLUMNS: Final = LISTS[4:]

@@ -13,13 +13,14 @@ import torch
 
 from flexfa4.flex import kernel_options
 from flexfa4.flex import row_maxima as eager
-from flexfa4.flex.errors import error_class
+from flexfa4.frontend.tracing.dynamo import constant, refuse
 
-_constant: Callable[..., Any] = torch.compiler.assume_constant_result
+__all__ = ["check_kernel_options", "refuse", "row_maxima"]
+
 _outside: Callable[..., Any] = torch.compiler.disable
 
 
-@_constant
+@constant
 def check_kernel_options(options: Any) -> None:
     """See `kernel_options.check_kernel_options`."""
     kernel_options.check_kernel_options(options)
@@ -30,9 +31,3 @@ row_maxima: Callable[..., torch.Tensor] = _outside(
     reason="flexfa4.flex: max_scores are computed outside the graph; ask for them in a call that is"
     " not compiled, or compile without fullgraph=True",
 )
-
-
-@_constant
-def refuse(error: str, fields: dict[str, str]) -> None:
-    """Raise an error of the catalogue by its name."""
-    raise error_class(error)(**fields)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -21,12 +21,11 @@ from flexfa4.flex.masks import MaskFunction, callable_mask
 from flexfa4.flex.native_mask import Native
 from flexfa4.flex.sizes import BLOCK_SIZE as DEFAULT_BLOCK_SIZE
 from flexfa4.flex.sizes import block_size_pair, native_block_size
-from flexfa4.frontend.blocks import EMPTY
+from flexfa4.frontend.blocks import EMPTY, block_count
 from flexfa4.frontend.tracing.contract import kind_of
 from flexfa4.frontend.tracing.trace import Mod, resolve
-from flexfa4.mask_spec import reads
-from flexfa4.torch_op import ops
-from flexfa4.torch_op.arguments import float_tensor
+from flexfa4.mask_spec import GivenSizes, Spec, reads
+from flexfa4.torch_op import calls
 
 
 def create_block_mask(
@@ -69,8 +68,7 @@ def create_block_mask(
     size = block_size_pair(BLOCK_SIZE)
     wanted = MaskSizes(B, H, Q_LEN, KV_LEN)
     native = _native(mask_mod, wanted, device, native_block_size(size))
-    kinds = native.kinds if native.block_size == size else _kinds_of(native, size)
-    kinds = kinds.expand(*native.shape[:2], -1, -1)
+    kinds = _kinds_of(native, size).expand(*native.shape[:2], -1, -1)
     lengths = (native.q_len, native.kv_len)
     made = from_kinds(
         without_ragged_full(kinds, lengths, size).to(_lists_device(native, device)),
@@ -117,6 +115,10 @@ def create_mask(
     return tokens.expand(*native.shape).to(_lists_device(native, device))
 
 
+# Of a size in FlexFA4, the name here.
+_NAMES: Final = {"batch": "B", "heads": "H", "q_len": "Q_LEN", "kv_len": "KV_LEN"}
+
+
 @dataclass(frozen=True)
 class MaskSizes:
     """The sizes in torch's names; None where the mask is the same for all."""
@@ -152,6 +154,7 @@ def _native(
                 rewrite=f"{name}={source}.shape[2]",
             )
     if not torch.compiler.is_dynamo_compiling():
+        _check_counts(sizes)
         _check_reads(mask, sizes)
     return native_masks.create_block_mask(
         mask,
@@ -162,6 +165,17 @@ def _native(
         device=device,
         block_size=block_size,
     )
+
+
+def _check_counts(sizes: MaskSizes) -> None:
+    """Refuse what are no sizes, in the names of this module."""
+    try:
+        Spec.checked(GivenSizes(sizes.B, sizes.H, sizes.Q_LEN, sizes.KV_LEN), DEFAULT_BLOCK_SIZE)
+    except ArgumentError as error:
+        name = error.fields["name"]
+        value = error.fields["rewrite"].removeprefix(name)
+        fields = {**error.fields, "name": _NAMES[name], "rewrite": f"{_NAMES[name]}{value}"}
+        raise ArgumentError(**fields) from None
 
 
 def _check_reads(mask: Any, sizes: MaskSizes) -> None:
@@ -181,18 +195,12 @@ def _check_reads(mask: Any, sizes: MaskSizes) -> None:
 
 def _kinds_of(native: native_masks.BlockMask, size: tuple[int, int]) -> torch.Tensor:
     """Return the kinds of blocks of any size."""
-    mask = native.captured
-    batch, heads = (1 if n is None else n for n in (native.batch, native.heads))
-    kinds: torch.Tensor = ops.block_kinds(
-        mask.text,
-        list(mask.tensors),
-        list(mask.ints),
-        float_tensor(mask.floats),
-        [batch, heads, native.q_len, native.kv_len],
-        list(size),
-        native.device,
-    )
-    return kinds
+    table = native.table
+    if native.block_size != size:
+        sizes = GivenSizes(native.batch, native.heads, native.q_len, native.kv_len)
+        table = calls.block_kinds(native.captured, Spec(sizes, size), native.device)
+    rows, columns = map(block_count, (native.q_len, native.kv_len), size)
+    return table[:, :, :rows, :columns]  # without what the table is padded with in graphs
 
 
 def _lists_device(native: native_masks.BlockMask, device: Any) -> torch.device:

@@ -7,14 +7,7 @@ these classes as ``flexfa4.flex.errors.BlockListError`` and so on.
 
 from __future__ import annotations
 
-from flexfa4 import errors
 from flexfa4.errors import BlockMaskMismatchError, FlexFA4Error, ShapeMismatchError
-
-
-def error_class(name: str) -> type[FlexFA4Error]:
-    """Return a class of either part of the catalogue; Dynamo hands on names, not classes."""
-    found: type[FlexFA4Error] = globals().get(name) or getattr(errors, name)
-    return found
 
 
 class GroupedHeadsError(ShapeMismatchError):

@@ -11,10 +11,14 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.nn.attention import flex_attention as torch_flex
 
+from flexfa4.checks import check_mod
 from flexfa4.combine import mask
-from flexfa4.frontend.tracing.trace import parse
+from flexfa4.errors import ResultError
+from flexfa4.frontend.tracing.contract import check_arity, other_kind
+from flexfa4.frontend.tracing.trace import Mod, parse
 
 MaskFunction = Callable[..., Any]
 
@@ -61,6 +65,31 @@ def callable_mask(mod: Any) -> MaskFunction:
     """Return a mod as one that other mods can call: a text is read."""
     function: MaskFunction = parse(mod) if isinstance(mod, str) else mod
     return function
+
+
+def checked_mask_mod(mod: Any) -> Any:
+    """Return a mask function that users gave, `noop_mask` for None.
+
+    Where Dynamo traces, functions are not looked at.
+
+    Raises:
+        ArgumentError: it is no function, text or `Mod`.
+        ArityError: it does not take the parameters of a mask.
+        ResultError: it is a `Mod` of a score mod.
+        TextError: it is a text that cannot be read.
+    """
+    if is_noop(mod):
+        return noop_mask if mod is None else mod
+    if torch.compiler.is_dynamo_compiling():
+        return mod
+    check_mod("mask_mod", mod, "mask")
+    function = callable_mask(mod)
+    if isinstance(function, Mod):
+        if function.kind != "mask":
+            raise ResultError(**other_kind(function.kind, "mask"))
+    else:
+        check_arity(function, "mask", 4)
+    return mod
 
 
 def is_noop(mask_mod: Any) -> bool:

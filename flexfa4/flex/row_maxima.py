@@ -106,10 +106,9 @@ class _Modifier:
         if score_mod is not None:
             bound = resolve(score_mod, "score")
             self._score = Program((bound.graph.root,))
-            self._values = Values(
-                tensors=dict(zip(bound.graph.buffers, bound.tensors, strict=True)),
-                scalars=dict(zip(bound.graph.scalars, bound.scalars, strict=True)),
-                symbols=sizes.symbols(),
+            self._values = Values.of(
+                bound,
+                sizes,
                 dtype=dtype,
                 device=device,
                 unproved=unproved_loads(premises(bound, sizes)),

@@ -5,7 +5,10 @@ Knows numbers only, neither lists nor masks.
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Final
+
+import torch
 
 from flexfa4.errors import ArgumentError, describe
 
@@ -41,8 +44,8 @@ def length_pair(lengths: Any) -> tuple[int, int]:
 
 def _pair_of(given: Any, name: str, low: int, example: str) -> tuple[int, int]:
     if isinstance(given, (tuple, list)) and len(given) == 2:
-        q, kv = given
-        if all(isinstance(n, int) and not isinstance(n, bool) and n >= low for n in (q, kv)):
+        q, kv = map(_integer, given)
+        if q is not None and kv is not None and q >= low and kv >= low:
             return (q, kv)
     raise ArgumentError(
         name=name,
@@ -50,3 +53,15 @@ def _pair_of(given: Any, name: str, low: int, example: str) -> tuple[int, int]:
         expected=f"a pair of integers, at least {low}: queries and keys",
         rewrite=f"{name}={example}",
     )
+
+
+def _integer(number: Any) -> Any:
+    """Return an integer of any library as Python's, a symbolic one as it is, None for others."""
+    if isinstance(number, bool):
+        return None
+    if isinstance(number, (int, torch.SymInt)):
+        return number
+    try:
+        return operator.index(number)
+    except TypeError:
+        return None

@@ -6,7 +6,7 @@ function is `block_mask`'s business.
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import torch
 
@@ -29,9 +29,15 @@ def picked(index: Any, sizes: tuple[int, int, int]) -> list[torch.Tensor]:
     """
     given = index if isinstance(index, tuple) else (index,)
     if len(given) > 3 or any(one is None or one is Ellipsis for one in given):
-        _refuse(f"{len(given)} indices, None and ... included", "index")
-    whole = (*given, slice(None), slice(None), slice(None))[:3]
-    return [_positions(one, axis, sizes) for axis, one in enumerate(whole)]
+        raise BlockIndexError(index=f"{len(given)} indices, None and ... included")
+    return [_positions(one, axis, sizes) for axis, one in enumerate(_by_axis(index))]
+
+
+def _by_axis(index: Any) -> tuple[Any, Any, Any]:
+    """Return what an index of up to three axes says of each."""
+    given = index if isinstance(index, tuple) else (index,)
+    batch, head, row = (*given, slice(None), slice(None), slice(None))[:3]
+    return batch, head, row
 
 
 def _positions(index: Any, axis: int, sizes: tuple[int, int, int]) -> torch.Tensor:
@@ -40,8 +46,8 @@ def _positions(index: Any, axis: int, sizes: tuple[int, int, int]) -> torch.Tens
         at = at.long()
     try:
         return torch.arange(sizes[axis])[at].reshape(-1)
-    except (IndexError, TypeError):
-        _refuse(f"{_AXES[axis]} {index} of {sizes[axis]}", _AXES[axis])
+    except (IndexError, TypeError, ValueError):  # ValueError: a step below 1
+        raise BlockIndexError(index=f"{_AXES[axis]} {index} of {sizes[axis]}") from None
 
 
 def is_whole(positions: torch.Tensor, size: int) -> bool:
@@ -51,23 +57,43 @@ def is_whole(positions: torch.Tensor, size: int) -> bool:
     return len(positions) == size and torch.equal(positions, torch.arange(size))
 
 
-def rows_length(rows: torch.Tensor, q_len: int, size: int) -> int:
-    """Return how many queries some rows of blocks have.
+def rows_length(index: Any, rows: torch.Tensor, q_len: int, size: int) -> int:
+    """Return how many queries the rows of blocks have that an index picks.
 
-    Where torch traces, what rows are picked is not known, and they count as whole ones.
+    Where torch traces, ints and slices say which rows these are; what a tensor picks is not known
+    then, and its rows count as whole ones.
+
+    Args:
+        index: as in `picked`.
+        rows: the positions of the rows, as `picked` gives them.
+        q_len: queries of the whole.
+        size: queries in a block.
 
     Raises:
         BlockIndexError: a row that the length cuts short does not come last.
     """
+    count, rest = block_count(q_len, size), q_len % size
     if not readable(rows):
-        return len(rows) * size
-    rest = q_len % size
-    short = block_count(q_len, size) - 1 if rest else -1
+        ends_short = rest and _picks_last(_by_axis(index)[2], count)
+        return len(rows) * size - (size - rest if ends_short else 0)
+    short = count - 1 if rest else -1
     if bool((rows[:-1] == short).any()):
-        _refuse(f"row of blocks {short}, which has {rest} queries, before others", _AXES[2])
+        cut = f"{_AXES[2]} {short}, which has {rest} queries, before others"
+        raise BlockIndexError(index=cut)
     ends_short = len(rows) > 0 and int(rows[-1]) == short
     return len(rows) * size - (size - rest if ends_short else 0)
 
 
-def _refuse(index: str, axis: str) -> NoReturn:
-    raise BlockIndexError(index=index)
+def _picks_last(row: Any, count: int) -> bool:
+    """Return whether the last of `count` rows is known to be among those that an index picks."""
+    last = count - 1
+    if isinstance(row, int):
+        return row in (-1, last)
+    if not isinstance(row, slice):
+        return False
+    # not range(count)[row], for the count may be symbolic
+    start, stop = (
+        default if end is None else max(end + count, 0) if end < 0 else end
+        for end, default in ((row.start, 0), (row.stop, count))
+    )
+    return start <= last < stop and (last - start) % (row.step or 1) == 0

@@ -51,6 +51,7 @@ def _same_attributes(ours: BlockMask, theirs: Any) -> bool:
     )
     return (
         same_mask
-        and (ours.seq_lengths, ours.BLOCK_SIZE) == (theirs.seq_lengths, theirs.BLOCK_SIZE)
+        and tuple(theirs.seq_lengths) == ours.seq_lengths
+        and tuple(theirs.BLOCK_SIZE) == ours.BLOCK_SIZE
         and all(getattr(ours, name) is getattr(theirs, name) for name in LISTS)
     )

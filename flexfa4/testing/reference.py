@@ -34,9 +34,14 @@ class Inputs:
 
 
 def make_inputs(
-    s: Sizes, g: torch.Generator, *, dtype: torch.dtype = torch.float32, sink: bool = False
+    s: Sizes,
+    generator: torch.Generator | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    sink: bool = False,
 ) -> Inputs:
-    """Draw normally distributed inputs that require gradients."""
+    """Draw normally distributed inputs that require gradients; None draws the same ones always."""
+    g = torch.Generator().manual_seed(0) if generator is None else generator
 
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=g).to(dtype).requires_grad_()
@@ -79,8 +84,8 @@ def dense_reference(
         torch.arange(q_len)[:, None],
         torch.arange(kv_len),
     )
-    score_mod = mods.eager_score_mod or mods.score_mod
-    mask = mods.eager_mask or mods.mask
+    score_mod = mods.score_mod if mods.eager_score_mod is None else mods.eager_score_mod
+    mask = mods.mask if mods.eager_mask is None else mods.eager_mask
     with _numbers_as(torch.promote_types(dtype, torch.float32)):
         if score_mod is not None:
             score = score_mod(score, *index).to(dtype).expand(batch, heads, q_len, kv_len)

@@ -17,7 +17,9 @@ import torch
 from flexfa4.checks import checked_scale
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import F32, I32, Graph
+from flexfa4.frontend.places import of_text
 from flexfa4.frontend.text.printing import parse_graph, to_text
+from flexfa4.torch_op.context import untraced
 
 SCHEMA: Final = (
     "Tensor query, Tensor key, Tensor value, Tensor? sink, Tensor? kinds, Tensor[] tensors,"
@@ -31,7 +33,8 @@ class Arguments(NamedTuple):
 
     Attributes:
         query, key, value, sink: those of `flexfa4.attention`.
-        kinds: the kinds of the mask's blocks, None where the op finds them itself.
+        kinds: the kinds of the mask's blocks, as they are or as a `frontend.blocks.kinds_table`;
+            None where the op finds them itself.
         tensors: what the score mod captures, then what the mask does, each in the order in which
             its text declares it.
         ints: captured ints, likewise.
@@ -56,6 +59,21 @@ class Arguments(NamedTuple):
     scale: Any
     block_size: Any
     scores_at_once: Any
+
+    def partition(self) -> tuple[Arguments, tuple[torch.Tensor | None, ...]]:
+        """Return the arguments without their tensors, and these: autograd keeps them apart."""
+        rest = self._replace(**dict.fromkeys(_TENSORS), tensors=None)
+        return rest, (*[getattr(self, name) for name in _TENSORS], *self.tensors)
+
+    def combine(self, tensors: Sequence[Any]) -> Arguments:
+        """Return the arguments with tensors, or stand-ins for them, in the order of `partition`."""
+        single, captured = tensors[: len(_TENSORS)], tensors[len(_TENSORS) :]
+        return self._replace(**dict(zip(_TENSORS, single, strict=True)), tensors=list(captured))
+
+
+_TENSORS: Final = ("query", "key", "value", "sink", "kinds", "floats")  # beside `tensors`
+EMPTY: Final = Arguments(**dict.fromkeys(Arguments._fields))
+LEADING: Final = 4  # query, key, value and sink come before the captured tensors
 
 
 class Captured(NamedTuple):
@@ -87,7 +105,9 @@ def captured(bound: BoundGraph | None) -> Captured:
     if bound is None:
         return NOTHING
     ints, floats = split(bound.graph, bound.scalars)
-    return Captured(text_of(bound.graph), bound.tensors, ints, floats)
+    text = text_of(bound.graph)
+    of_text(text).add(bound.places)
+    return Captured(text, bound.tensors, ints, floats)
 
 
 def split(graph: Graph, scalars: Iterable[Any]) -> tuple[list[int], list[float]]:
@@ -107,6 +127,11 @@ def float_tensor(floats: Sequence[float]) -> torch.Tensor | None:
     if torch.compiler.is_dynamo_compiling():
         one = torch.ones((), dtype=torch.float64, device="cpu")
         return torch.stack([one * number for number in floats])
+    return _constant(floats)
+
+
+@untraced
+def _constant(floats: Sequence[float]) -> torch.Tensor:
     return torch.tensor(floats, dtype=torch.float64, device="cpu")
 
 
@@ -134,12 +159,12 @@ def decode(a: Arguments) -> Call:
         ArgumentError: the scale is not finite.
     """
     reader = _Reader(list(a.tensors), list(a.ints), [] if a.floats is None else a.floats.tolist())
-    graphs = [graph_of(text) if text else None for text in (a.score, a.mask)]
-    count = sum(s.dtype is F32 for g in graphs if g is not None for s in g.scalars)
+    texts = (a.score, a.mask)
+    count = sum(s.dtype is F32 for text in texts if text for s in graph_of(text).scalars)
     scale = a.scale
     if len(reader.floats) > count:
         scale = reader.floats.pop(0)
-    score, mask = (None if g is None else reader.bind(g) for g in graphs)
+    score, mask = (reader.bind(text) if text else None for text in texts)
     return Call(score, mask, checked_scale(scale, a.query.shape[3]))
 
 
@@ -151,14 +176,15 @@ class _Reader:
     ints: list[int]
     floats: list[float]
 
-    def bind(self, graph: Graph) -> BoundGraph:
-        """Return a graph with the next captures."""
+    def bind(self, text: str) -> BoundGraph:
+        """Return the graph of a text with the next captures."""
+        graph = graph_of(text)
         tensors = tuple([self.tensors.pop(0) for _ in graph.buffers])
         scalars = [(self.ints if s.dtype is I32 else self.floats).pop(0) for s in graph.scalars]
-        return BoundGraph(graph, tensors, tuple(scalars))
+        return BoundGraph(graph, tensors, tuple(scalars), of_text(text))
 
 
-def bind(text: str, tensors: Any, ints: Any, floats: Any) -> BoundGraph:
+def bind(text: str, tensors: Any, ints: Any, floats: torch.Tensor | None) -> BoundGraph:
     """Return the graph of a text with its captures, given as an op takes them."""
     reader = _Reader(list(tensors), list(ints), [] if floats is None else floats.tolist())
-    return reader.bind(graph_of(text))
+    return reader.bind(text)

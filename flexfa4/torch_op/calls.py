@@ -1,8 +1,9 @@
-"""A call of attention as one registered op.
+"""A call of attention, or the search for a mask's blocks, as one registered op.
 
 Two ways lead here.  Where Python itself runs (``torch.func``, fake tensors, non-strict export), the
 public functions checked their arguments and resolved the mods as in any call.  Where Dynamo traces,
-`compiled` did.  Does not know which: Dynamo runs `run` symbolically.
+`compiled` did.  This module is the same for both, so it holds plain steps that Dynamo can follow,
+and checks nothing.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import torch
 
 from flexfa4.block_mask import BLOCK_SIZE, BlockMask
 from flexfa4.frontend.binding import BoundGraph
+from flexfa4.mask_spec import Spec
 from flexfa4.torch_op import ops, transforms
 from flexfa4.torch_op.arguments import NOTHING, Arguments, Captured, captured, float_tensor
+from flexfa4.torch_op.context import differentiates
 
 
 @dataclass(frozen=True)
@@ -75,11 +78,36 @@ def run(
         block_size=list(mask.block_size),
         scores_at_once=choices.scores_at_once,
     )
-    if not torch.compiler.is_dynamo_compiling() and torch._C._are_functorch_transforms_active():
+    if not torch.compiler.is_dynamo_compiling() and differentiates():
         out, lse = transforms.attention(*arguments)
     else:
         out, lse = ops.attention(*arguments)
     return (out, lse) if choices.return_lse else out
+
+
+def block_kinds(mask: Captured, spec: Spec, device: torch.device) -> torch.Tensor:
+    """Call the op that finds the kinds of a mask's blocks.
+
+    Args:
+        mask: what it is.
+        spec: sizes, which have been checked, and a block size of any two numbers.
+        device: where to evaluate.
+
+    Returns:
+        See `flexfa4.BlockMask.table`.
+    """
+    sizes = spec.sizes
+    batch, heads = [1 if n is None else n for n in (sizes.batch, sizes.heads)]
+    kinds: torch.Tensor = ops.block_kinds(
+        mask.text,
+        list(mask.tensors),
+        list(mask.ints),
+        float_tensor(mask.floats),
+        [batch, heads, sizes.q_len, sizes.kv_len],
+        list(spec.block_size),
+        device,
+    )
+    return kinds
 
 
 def mask_of(mask: BlockMask | BoundGraph | None) -> Mask:
@@ -87,5 +115,5 @@ def mask_of(mask: BlockMask | BoundGraph | None) -> Mask:
     if mask is None:
         return Mask()
     if isinstance(mask, BlockMask):
-        return Mask(mask.captured, mask.kinds, mask.block_size)
+        return Mask(mask.captured, mask.table, mask.block_size)
     return Mask(captured(mask))

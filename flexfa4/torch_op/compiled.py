@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch._C._functorch import TransformType
 from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 from torch.fx.experimental.symbolic_shapes import has_static_value
 
+from flexfa4.api import Options
 from flexfa4.autocast import cast_operand, operand_dtype
 from flexfa4.block_mask import BlockMask
-from flexfa4.checks import check_backend, check_flag, checked_scale
+from flexfa4.checks import check_backend, check_flag, checked_scale, options_error
 from flexfa4.errors import (
     ArgumentError,
     ArityError,
@@ -33,6 +33,7 @@ from flexfa4.errors import (
 )
 from flexfa4.frontend.tracing import contract, tape
 from flexfa4.frontend.tracing.contract import Kind
+from flexfa4.frontend.tracing.dynamo import constant, refuse
 from flexfa4.frontend.tracing.trace import FunctionMod, Mod, TextMod, resolve
 from flexfa4.mask_spec import BLOCK_SIZE, READS, GivenSizes, Spec, reads
 from flexfa4.torch_op import calls
@@ -40,12 +41,13 @@ from flexfa4.torch_op.arguments import Captured, graph_of, text_of
 from flexfa4.torch_op.context import forward_mode_error
 from flexfa4.torch_op.deferred import DeferredBlockMask
 
-_constant: Callable[..., Any] = torch.compiler.assume_constant_result
+_SYMBOLIC: Final = "symbolic"  # stands for a size that is not known
+_MASK_OF_TENSOR: Final = "block_mask=lambda b, h, q_idx, kv_idx: tensor[q_idx, kv_idx]"
 
 
 @dataclass(frozen=True)
-class Choices:
-    """The arguments of `attention` that are neither tensors nor mods."""
+class UncheckedChoices:
+    """The arguments of `attention` that are neither tensors nor mods, as users gave them."""
 
     scale: Any
     return_lse: Any
@@ -55,7 +57,13 @@ class Choices:
 
 
 def attention(
-    query: Any, key: Any, value: Any, sink: Any, score_mod: Any, block_mask: Any, choices: Choices
+    query: Any,
+    key: Any,
+    value: Any,
+    sink: Any,
+    score_mod: Any,
+    block_mask: Any,
+    choices: UncheckedChoices,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Return what `flexfa4.attention` does, as ops of Dynamo's graph."""
     _refuse_transforms()
@@ -63,13 +71,23 @@ def attention(
     if cast is not None:
         query, key, value = [cast_operand(t, cast) for t in (query, key, value)]
     scale = choices.scale
+    if isinstance(scale, int) and not has_static_value(scale):
+        scale = float(scale)  # stays symbolic
+    elif type(scale).__module__ == "numpy":
+        refuse(
+            ArgumentError,
+            name="scale",
+            found_value="a number of numpy's, which torch.compile takes for a tensor",
+            expected="a Python number in a compiled function",
+            rewrite="scale = float(scale), outside the compiled function",
+        )
     is_symbolic = isinstance(scale, float) and not has_static_value(scale)
     checked = _check(
         choices.backend,
         choices.return_lse,
         choices.deterministic,
         None if is_symbolic else _plain(scale),
-        _plain(choices.options) if choices.options is None else type(choices.options).__name__,
+        type(choices.options),
     )
     if not is_symbolic:
         scale = checked
@@ -89,7 +107,7 @@ def create_block_mask(
 ) -> BlockMask:
     """Return what `flexfa4.create_block_mask` does; `sizes` are batch, heads, q_len and kv_len."""
     known = tuple([n if n is None or has_static_value(n) else _SYMBOLIC for n in sizes])
-    block_q, block_kv = _check_sizes(known, block_size)
+    block_q, block_kv = _check_sizes(known, _constant_sizes(block_size))
     captured = _recorded("mask", mask, "mask")
     counts_heads = _check_known(captured.text, known)
     where = torch.empty(0, device=device).device if device is not None else None
@@ -97,12 +115,27 @@ def create_block_mask(
         if where is None:
             where = tensor.device
         elif where != tensor.device:
-            _refuse_devices(str(tensor.device), str(where))
+            refuse(
+                DeviceError,
+                name="a captured tensor",
+                device=f"{tensor.device}",
+                other="the mask",
+                other_device=f"{where}",
+                rewrite=f"tensor = tensor.to('{where}')",
+            )
     if where is None:
         where = torch.device("cpu")
     batch, heads, q_len, kv_len = sizes
     spec = Spec(GivenSizes(batch, heads, q_len, kv_len), (block_q, block_kv))
     return DeferredBlockMask(mask, captured, spec, where, counts_heads)
+
+
+def _constant_sizes(block_size: Any) -> Any:
+    """Return block sizes that Dynamo holds constant: another one compiles the function anew."""
+    if isinstance(block_size, tuple):
+        return tuple([_constant_sizes(n) for n in block_size])
+    is_number = isinstance(block_size, int) and not isinstance(block_size, bool)
+    return tape.fixed(block_size) if is_number else block_size
 
 
 def _mask(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> calls.Mask:
@@ -120,17 +153,31 @@ def _check_fits(mask: BlockMask, query: torch.Tensor, key: torch.Tensor) -> None
     lengths, made_lengths = (q_len, key.shape[2]), (mask.q_len, mask.kv_len)
     if lengths[0] != made_lengths[0] or lengths[1] != made_lengths[1]:
         shown = [_shown(n) for n in (*made_lengths, *lengths)]
-        _refuse_lengths(shown[0], shown[1], shown[2], shown[3])
+        refuse(
+            BlockMaskLengthsError,
+            made_q_len=shown[0],
+            made_kv_len=shown[1],
+            q_len=shown[2],
+            kv_len=shown[3],
+            rewrite=f"create_block_mask(mask, q_len={shown[2]}, kv_len={shown[3]})",
+        )
     for name, made, found, may_be_one in (
         ("batch", mask.batch, batch, True),
         ("heads", mask.heads, heads, not mask.counts_heads),
     ):
         if made is not None and made != found and not (may_be_one and made == 1):
-            _refuse_count(name, _shown(made), _shown(found))
+            refuse(
+                BlockMaskCountError,
+                name=name,
+                made=_shown(made),
+                count=_shown(found),
+                reads=READS[name],
+                rewrite=f"create_block_mask(mask, ..., {name}={_shown(found)})",
+            )
 
 
-def _shown(number: int) -> Any:
-    return number if has_static_value(number) else "?"
+def _shown(number: int) -> str:
+    return f"{number}" if has_static_value(number) else "?"
 
 
 def _recorded(name: str, mod: Any, kind: Kind) -> Captured:
@@ -139,7 +186,7 @@ def _recorded(name: str, mod: Any, kind: Kind) -> Captured:
         return Captured(_text(mod, kind))
     if isinstance(mod, Mod):
         if mod.kind != kind:
-            _refuse_kind(mod.kind, kind)
+            refuse(ResultError, **contract.other_kind(mod.kind, kind))
         if isinstance(mod, TextMod):
             scalars = mod.bound.scalars
             ints = [n for n in scalars if isinstance(n, int)]
@@ -148,12 +195,20 @@ def _recorded(name: str, mod: Any, kind: Kind) -> Captured:
         assert isinstance(mod, FunctionMod)
         mod = mod.function
     elif not callable(mod) or isinstance(mod, type):
-        is_class = isinstance(mod, type)
-        kind_of_value = f"the class {mod.__name__}" if is_class else f"of type {type(mod).__name__}"
-        _refuse_mod(name, kind_of_value, kind)
+        found = f"of type {type(mod).__name__}"
+        if isinstance(mod, type):
+            found = f"the class {mod.__name__}"
+        is_tensor = kind == "mask" and isinstance(mod, torch.Tensor)
+        refuse(
+            ArgumentError,
+            name=name,
+            found_value=found,
+            expected="a function, its text form, or a flexfa4.Mod",
+            rewrite=_MASK_OF_TENSOR if is_tensor else contract.SIGNATURES[kind],
+        )
     _check_arity(mod, kind)
-    found = tape.record(mod, kind)
-    return Captured(found.text, found.tensors, found.ints, found.floats)
+    recorded = tape.record(mod, kind)
+    return Captured(recorded.text, recorded.tensors, recorded.ints, recorded.floats)
 
 
 def _check_arity(mod: Any, kind: Kind) -> None:
@@ -161,9 +216,13 @@ def _check_arity(mod: Any, kind: Kind) -> None:
     if isinstance(mod, types.FunctionType):
         code, needed = mod.__code__, len(tape.INPUTS[kind])
         has_any_number = code.co_flags & inspect.CO_VARARGS
-        required = code.co_argcount - len(mod.__defaults__ or ())
+        try:
+            required = code.co_argcount - len(mod.__defaults__ or ())
+        except AttributeError:  # of lru_cache or torch.compile: plain functions to Dynamo
+            return
         if (code.co_argcount < needed and not has_any_number) or required > needed:
-            _refuse_arity(mod.__name__, required, kind)
+            rewrite = contract.SIGNATURES[kind]
+            refuse(ArityError, name=f"`{mod.__name__}`", count=required, rewrite=rewrite)
 
 
 def _plain(value: Any) -> Any:
@@ -175,26 +234,24 @@ def _plain(value: Any) -> Any:
 
 # ---- what Python runs ----------------------------------------------------------------------------
 
-_SYMBOLIC = "symbolic"  # stands for a size that is not known
 
+@constant
+def _check(
+    backend: Any, return_lse: Any, deterministic: Any, scale: Any, options: type[Any]
+) -> float | None:
+    """Check what is constant; return the scale as a float, or None for the default.
 
-@_constant
-def _check(backend: Any, return_lse: Any, deterministic: Any, scale: Any, options: Any) -> Any:
-    """Check what is constant; return the scale as a float, or None for the default."""
+    Of the options it is the type, for they may hold a symbolic number.
+    """
     check_backend(backend)
     check_flag("return_lse", return_lse)
     check_flag("deterministic", deterministic)
-    if options not in (None, "Options"):
-        raise ArgumentError(
-            name="options",
-            found_value=f"a {options}",
-            expected="a flexfa4.Options, or None",
-            rewrite="options=flexfa4.Options()",
-        )
+    if options not in (type(None), Options):
+        raise options_error(f"a {options.__name__}")
     return None if scale is None else checked_scale(scale, 1)
 
 
-@_constant
+@constant
 def _refuse_transforms() -> None:
     """Refuse transforms that a registered op does not go with; torch's own error names no remedy.
 
@@ -211,13 +268,13 @@ def _refuse_transforms() -> None:
         )
 
 
-@_constant
+@constant
 def _check_sizes(sizes: Any, block_size: Any) -> Any:
     numbers = [1 if n == _SYMBOLIC else n for n in sizes]
     return Spec.checked(GivenSizes(*numbers), block_size).block_size
 
 
-@_constant
+@constant
 def _check_known(text: str, sizes: Any) -> bool:
     """Check that what the mask reads was given; return whether it reads the number of heads."""
     graph = graph_of(text)
@@ -225,67 +282,6 @@ def _check_known(text: str, sizes: Any) -> bool:
     return "num_heads" in reads(graph)
 
 
-@_constant
+@constant
 def _text(text: str, kind: Kind) -> str:
     return text_of(resolve(text, kind).graph)
-
-
-@_constant
-def _refuse_lengths(made_q_len: Any, made_kv_len: Any, q_len: Any, kv_len: Any) -> None:
-    raise BlockMaskLengthsError(
-        made_q_len=made_q_len,
-        made_kv_len=made_kv_len,
-        q_len=q_len,
-        kv_len=kv_len,
-        rewrite=f"create_block_mask(mask, q_len={q_len}, kv_len={kv_len})",
-    )
-
-
-@_constant
-def _refuse_count(name: str, made: Any, count: Any) -> None:
-    raise BlockMaskCountError(
-        name=name,
-        made=made,
-        count=count,
-        reads=READS[name],
-        rewrite=f"create_block_mask(mask, ..., {name}={count})",
-    )
-
-
-@_constant
-def _refuse_devices(found: str, wanted: str) -> None:
-    raise DeviceError(
-        name="a captured tensor",
-        device=found,
-        other="the mask",
-        other_device=wanted,
-        rewrite=f"tensor = tensor.to({wanted!r})",
-    )
-
-
-@_constant
-def _refuse_kind(found: Kind, wanted: Kind) -> None:
-    raise ResultError(
-        name="the mod",
-        result=f"a {contract.RESULTS[found]}: it is a {found} mod",
-        expected=f"a {contract.RESULTS[wanted]} for a {wanted} mod",
-        rewrite=contract.SIGNATURES[wanted],
-    )
-
-
-@_constant
-def _refuse_mod(name: str, kind_of_value: str, kind: Kind) -> None:
-    is_tensor = kind == "mask" and kind_of_value == "of type Tensor"
-    raise ArgumentError(
-        name=name,
-        found_value=kind_of_value,
-        expected="a function, its text form, or a flexfa4.Mod",
-        rewrite="block_mask=lambda b, h, q_idx, kv_idx: tensor[q_idx, kv_idx]"
-        if is_tensor
-        else contract.SIGNATURES[kind],
-    )
-
-
-@_constant
-def _refuse_arity(name: str, count: int, kind: Kind) -> None:
-    raise ArityError(name=f"`{name}`", count=count, rewrite=contract.SIGNATURES[kind])

@@ -1,8 +1,8 @@
 """Block masks made where no values are known: their blocks are a tensor of torch's graph.
 
 ``create_block_mask`` inside ``torch.compile``, ``torch.export`` or under fake tensors gives one.
-Where the graph has run, it is a block mask like any other; before, what looks at values
-(`BlockMask.density`, `BlockMask.to_dense`) has none.
+Where the graph has run, it is a block mask like any other; one of fake tensors has no values to
+look at (`BlockMask.density`, `BlockMask.to_dense`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from flexfa4.block_mask import BlockMask
+from flexfa4.errors import FakeBlockMaskError
 from flexfa4.frontend.binding import BoundGraph
-from flexfa4.frontend.blocks import Blocks
+from flexfa4.frontend.blocks import Blocks, MaskSize, kinds_of_table
 from flexfa4.mask_spec import Spec, reads
-from flexfa4.torch_op import ops
+from flexfa4.torch_op import calls
 from flexfa4.torch_op.arguments import Captured, bind, float_tensor, graph_of
 
 
@@ -39,16 +41,16 @@ class DeferredBlockMask(BlockMask):
         # a snapshot: what changes afterwards in the graph does not change it
         tensors = [t.detach().clone() for t in captured.tensors]
         self.captured = Captured(captured.text, tensors, captured.ints, captured.floats)
-        known = [1 if n is None else n for n in (self.batch, self.heads)]
-        self.kinds = ops.block_kinds(
-            captured.text,
-            tensors,
-            list(captured.ints),
-            float_tensor(captured.floats),
-            [*known, self.q_len, self.kv_len],
-            list(spec.block_size),
-            device,
-        )
+        self.table = calls.block_kinds(self.captured, spec, device)
+
+    @functools.cached_property
+    def kinds(self) -> torch.Tensor:  # type: ignore[override]
+        """The kinds of the blocks, see `BlockMask`."""
+        return kinds_of_table(self.table, self._space, self.block_size)
+
+    @property
+    def _space(self) -> MaskSize:
+        return self._spec.space(graph_of(self.captured.text))
 
     @functools.cached_property
     def _bound(self) -> BoundGraph:  # type: ignore[override]
@@ -57,15 +59,23 @@ class DeferredBlockMask(BlockMask):
 
     @functools.cached_property
     def _blocks(self) -> Blocks:  # type: ignore[override]
+        if self._is_fake():
+            raise FakeBlockMaskError
         graph = self._bound.graph
         # every load was in range when the kinds were found
         values = replace(self._spec.values(self._bound, self._device), unproved=frozenset())
-        return Blocks(graph, values, self._spec.space(graph), self.block_size, self.kinds)
+        return Blocks(graph, values, self._space, self.block_size, self.kinds)
 
     @property
     def device(self) -> torch.device:
         """The device of its captures."""
         return self._device
+
+    def _is_fake(self) -> bool:
+        return isinstance(self.table, FakeTensor)
+
+    def _summary(self) -> str:
+        return "blocks not known" if self._is_fake() else super()._summary()
 
     def check_current(self) -> None:
         """Do nothing: nobody can have changed what only the graph holds."""

@@ -18,7 +18,7 @@ Knows the arguments of the ops, and rewrites no more than this.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -28,33 +28,58 @@ from flexfa4.errors import MappedAxisError
 from flexfa4.frontend import ir
 from flexfa4.frontend.ir import I32, Buffer, Graph, Node, Scalar
 from flexfa4.frontend.ops import apply
-from flexfa4.torch_op.arguments import Arguments, graph_of, text_of
+from flexfa4.frontend.places import of_text
+from flexfa4.torch_op.arguments import LEADING, Arguments, graph_of, text_of
 
 
-def attention(info: Any, in_dims: Any, *arguments: Any, run: Any = None) -> Any:
-    """Run ``flexfa4::attention``, or what is given for it, on a mapped axis."""
-    from flexfa4.torch_op import ops
+def _of_any_size(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a rule that takes an axis of size 0, too: no heads are not allowed, one more is."""
 
+    @functools.wraps(rule)
+    def padded(info: Any, in_dims: Any, *arguments: Any, run: Callable[..., Any]) -> Any:
+        if info.batch_size > 0:
+            return rule(info, in_dims, *arguments, run=run)
+        more = map(_with_one, arguments, in_dims)
+        results, axes = rule(info._replace(batch_size=1), in_dims, *more, run=run)
+        none = [x.narrow(axis, 0, 0) for x, axis in zip(results, axes, strict=True)]
+        return type(results)(none), axes
+
+    return padded
+
+
+def _with_one(x: Any, dim: Any) -> Any:
+    """Return a tensor with a zero appended along its mapped axis; or a list of them."""
+    if isinstance(x, list) and isinstance(dim, (list, tuple)):
+        return list(map(_with_one, x, dim))
+    if dim is None or not isinstance(x, torch.Tensor):
+        return x
+    shape = list(x.shape)
+    shape[dim] = 1
+    return torch.cat([x, x.new_zeros(shape)], dim)
+
+
+@_of_any_size
+def attention(info: Any, in_dims: Any, *arguments: Any, run: Callable[..., Any]) -> Any:
+    """Call `run`, which is ``flexfa4::attention`` or stands for it, once for a mapped axis."""
     axis = _Axis(info.batch_size)
     folded = axis.arguments(Arguments(*arguments), Arguments(*in_dims))
-    out, lse = (run or ops.attention)(*folded)
+    out, lse = run(*folded)
     return (axis.unfold(out), axis.unfold(lse)), (1, 1)
 
 
-def attention_backward(info: Any, in_dims: Any, *arguments: Any, run: Any = None) -> Any:
-    """Run ``flexfa4::attention_backward``, or what is given for it, on a mapped axis."""
-    from flexfa4.torch_op import ops
-
+@_of_any_size
+def attention_backward(info: Any, in_dims: Any, *arguments: Any, run: Callable[..., Any]) -> Any:
+    """Call `run`, ``flexfa4::attention_backward`` or its stand-in, once for a mapped axis."""
     axis = _Axis(info.batch_size)
     grad_out, grad_lse, out, lse, wanted, *rest = arguments
     dims = in_dims[:4]
     results = [
         axis.fold(x, dim) for x, dim in zip((grad_out, grad_lse, out, lse), dims, strict=True)
     ]
-    folded = axis.arguments(Arguments(*rest), Arguments(*in_dims[5:]), wanted[ops.FIXED :])
-    found = (run or ops.attention_backward)(*results, wanted, *folded)
+    folded = axis.arguments(Arguments(*rest), Arguments(*in_dims[5:]), wanted[LEADING:])
+    found = run(*results, wanted, *folded)
     # by position: query, key, value, sink and captured tensors have their heads there
-    head_axes = [1, 1, 1, 0, *[None] * (len(wanted) - ops.FIXED)]
+    head_axes = [1, 1, 1, 0, *[None] * (len(wanted) - LEADING)]
     axes = [head_axis for head_axis, w in zip(head_axes, wanted, strict=True) if w]
     pairs = zip(found, axes, strict=True)
     grads = [g if a is None else axis.unfold(g, a) for g, a in pairs]
@@ -167,7 +192,9 @@ class _Parts:
         ints.update(zip(names, (heads, kv_heads), strict=True))
         self.found_tensors += [tensors[b.name][0] for b in folded.buffers]
         self.found_ints += [ints[s.name] for s in folded.scalars if s.dtype is I32]
-        return text_of(folded)
+        folded_text = text_of(folded)
+        of_text(folded_text).add(of_text(text))
+        return folded_text
 
 
 @functools.lru_cache(maxsize=256)

@@ -14,8 +14,8 @@ become text is not their business.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
+import functools
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -23,20 +23,40 @@ import torch
 from flexfa4.block_mask import block_mask_of, found_kinds, tensor_identity
 from flexfa4.checks import check_captured, check_tensors
 from flexfa4.counters import count
-from flexfa4.errors import SecondDerivativeError
+from flexfa4.errors import BlockMaskLengthsError, OutOfRangeError, SecondDerivativeError
 from flexfa4.frontend.binding import BoundGraph
-from flexfa4.frontend.blocks import Blocks, MaskSize, block_count
+from flexfa4.frontend.blocks import (
+    MIN_TABLE,
+    Blocks,
+    MaskSize,
+    block_count,
+    kinds_of_table,
+    kinds_table,
+)
 from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import F32, Buffer
+from flexfa4.frontend.layout import empty_output
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.kernels.cpu.function import Request, Results, attend, gradients
+from flexfa4.kernels.cpu.gradient_batches import for_each
+from flexfa4.lru import LruCache
 from flexfa4.mask_spec import GivenSizes, Spec, reads
+from flexfa4.out_of_range import explained
 from flexfa4.torch_op import folding
-from flexfa4.torch_op.arguments import SCHEMA, Arguments, bind, decode, graph_of
+from flexfa4.torch_op.arguments import (
+    EMPTY,
+    LEADING,
+    SCHEMA,
+    Arguments,
+    bind,
+    decode,
+    graph_of,
+)
 
 __all__ = ["attention", "attention_backward", "block_kinds"]
 
-FIXED: Final = 4  # query, key, value and sink come before the captured tensors
+
+_max: Final[Callable[[int, int], int]] = torch.sym_max  # asks nothing about symbolic sizes
 
 
 # ---- forward -------------------------------------------------------------------------------------
@@ -45,10 +65,19 @@ FIXED: Final = 4  # query, key, value and sink come before the captured tensors
 def _attention(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     count("calls")
     a = Arguments(*arguments)
-    with torch.no_grad():
-        out, lse = attend(_request(a, frozenset()), a.query, a.key, a.value, a.sink)
+    request = _request(a, frozenset())
+    try:
+        with torch.no_grad():
+            out, lse = attend(request, a.query, a.key, a.value, a.sink)
+    except OutOfRangeError as error:
+        raise explained(error, request.score, _sizes(a), OutOfRangeError) from None
     assert lse is not None
     return out, lse
+
+
+def _sizes(a: Arguments) -> Sizes:
+    q, k = a.query, a.key
+    return Sizes(q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2])
 
 
 def _request(a: Arguments, needs_grad: frozenset[Buffer]) -> Request:
@@ -64,54 +93,63 @@ def _attention_shapes(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
         check_captured("captured tensor", tensor, a.query)
     q, batch = a.query, a.query.shape[:3]
     dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
-    return q.new_empty(*batch, a.value.shape[3]), q.new_empty(batch, dtype=dtype)
+    return empty_output(q, a.value.shape[3]), q.new_empty(batch, dtype=dtype)
 
 
 attention = torch.library.custom_op(
     "flexfa4::attention", _attention, mutates_args=(), schema=f"({SCHEMA}) -> (Tensor, Tensor)"
 )
 attention.register_fake(_attention_shapes)
-attention.register_vmap(folding.attention)
+attention.register_vmap(functools.partial(folding.attention, run=attention))
 
 
 # ---- masks ---------------------------------------------------------------------------------------
 
-# Masks whose blocks came with the call, newest last; the entry holds the tensors that its key
-# identifies, so their ids stay taken.
-_CACHE_SIZE: Final = 32
-_CACHE: Final[OrderedDict[Any, tuple[Blocks, Any]]] = OrderedDict()
-_LOCK: Final = threading.Lock()
+# Masks whose blocks came with the call; an entry holds the tensors that its key identifies, so that
+# their ids stay taken.
+_CACHE: Final[LruCache[tuple[Blocks, Any]]] = LruCache(32)
 
 
 def _blocks(a: Arguments, mask: BoundGraph) -> Blocks:
-    q, k = a.query, a.key
-    sizes = Sizes(q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2])
+    q, sizes = a.query, _sizes(a)
     if a.kinds is None:
         given = GivenSizes(sizes.batch, sizes.heads, sizes.q_len, sizes.kv_len, sizes.kv_heads)
         return block_mask_of(a.mask, mask, given, q.device).blocks_on(q.device)
     held = (a.kinds, *mask.tensors)
     identities = tuple([tensor_identity(t) for t in held])
     key = (mask.graph, repr(mask.scalars), identities, tuple(a.block_size), sizes, q.device)
-    with _LOCK:
-        found = _CACHE.get(key)
-        if found is not None:
-            _CACHE.move_to_end(key)
-            return found[0]
-    values = Values(
-        tensors=dict(zip(mask.graph.buffers, mask.tensors, strict=True)),
-        scalars=dict(zip(mask.graph.scalars, mask.scalars, strict=True)),
-        symbols=sizes.symbols(),
-        device=q.device,
-    )
+    found = _CACHE.get(key)
+    if found is not None:
+        return found[0]
+    values = Values.of(mask, sizes, device=q.device)
     size = MaskSize(a.kinds.shape[0], a.kinds.shape[1], sizes.q_len, sizes.kv_len)
     block_q, block_kv = a.block_size
-    blocks = Blocks(mask.graph, values, size, (block_q, block_kv), a.kinds)
+    _check_table(a, size)
+    kinds = kinds_of_table(a.kinds, size, (block_q, block_kv))
+    blocks = Blocks(mask.graph, values, size, (block_q, block_kv), kinds)
     if None not in identities:
-        with _LOCK:
-            _CACHE[key] = (blocks, held)
-            if len(_CACHE) > _CACHE_SIZE:
-                _CACHE.popitem(last=False)
+        _CACHE.put(key, (blocks, held))
     return blocks
+
+
+def _check_table(a: Arguments, size: MaskSize) -> None:
+    """Refuse a table for other lengths: who recorded the call may not have checked them again.
+
+    Raises:
+        BlockMaskLengthsError: there are other numbers of blocks.
+    """
+    lengths = (size.q_len, size.kv_len)
+    made = tuple(a.kinds.shape[2:])
+    wanted = tuple(map(block_count, lengths, a.block_size))
+    if made not in (wanted, tuple([max(MIN_TABLE, n) for n in wanted])):
+        shown = [f"{n} blocks of {b}" for n, b in zip(made, a.block_size, strict=True)]
+        raise BlockMaskLengthsError(
+            made_q_len=shown[0],
+            made_kv_len=shown[1],
+            q_len=lengths[0],
+            kv_len=lengths[1],
+            rewrite="attention(query, key, value, block_mask=mask) with the mask function itself",
+        )
 
 
 def _block_kinds(
@@ -124,7 +162,7 @@ def _block_kinds(
     device: torch.device,
 ) -> torch.Tensor:
     spec = _spec(sizes, block_size)
-    return found_kinds(bind(mask, tensors, ints, floats), spec, device)
+    return kinds_table(found_kinds(bind(mask, tensors, ints, floats), spec, device))
 
 
 def _block_kinds_shape(
@@ -141,8 +179,8 @@ def _block_kinds_shape(
     shape = (
         batch if "b" in read else 1,
         heads if "h" in read else 1,
-        block_count(q_len, block_size[0]),
-        block_count(kv_len, block_size[1]),
+        _max(MIN_TABLE, block_count(q_len, block_size[0])),
+        _max(MIN_TABLE, block_count(kv_len, block_size[1])),
     )
     return torch.empty(shape, dtype=torch.int8, device="cpu")
 
@@ -176,7 +214,7 @@ def _attention_backward(
 ) -> list[torch.Tensor]:
     a = Arguments(*arguments)
     buffers = graph_of(a.score).buffers if a.score else ()
-    needs = [b for b, w in zip(buffers, wanted[FIXED:], strict=False) if w]
+    needs = [b for b, w in zip(buffers, wanted[LEADING:], strict=False) if w]
     request = _request(a, frozenset(needs))
     inputs = (a.query, a.key, a.value, a.sink, *a.tensors[: len(buffers)])
     with torch.no_grad():
@@ -206,25 +244,25 @@ attention_backward = torch.library.custom_op(
     f" {SCHEMA}) -> Tensor[]",
 )
 attention_backward.register_fake(_gradient_shapes)
-attention_backward.register_vmap(folding.attention_backward)
+attention_backward.register_vmap(
+    functools.partial(folding.attention_backward, run=attention_backward)
+)
+# torch.library.custom_op has no name for the batches of torch.autograd.grad
+_LIBRARY: Final[Any] = torch.library.Library("flexfa4", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY.impl("attention_backward", functools.partial(for_each, attention_backward), "Batched")
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    a = Arguments(*inputs)
+    ctx.rest, tensors = Arguments(*inputs).partition()
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, a.query, a.key, a.value, a.sink, a.kinds, a.floats, *a.tensors)
-    ctx.rest = a._replace(
-        query=None, key=None, value=None, sink=None, kinds=None, floats=None, tensors=None
-    )
+    ctx.save_for_backward(*output, *tensors)
 
 
 def _differentiate(
     ctx: Any, grad_out: torch.Tensor | None, grad_lse: torch.Tensor | None
 ) -> tuple[Any, ...]:
-    out, lse, query, key, value, sink, kinds, floats, *tensors = ctx.saved_tensors
-    a: Arguments = ctx.rest._replace(
-        query=query, key=key, value=value, sink=sink, kinds=kinds, floats=floats, tensors=tensors
-    )
+    out, lse, *tensors = ctx.saved_tensors
+    a: Arguments = ctx.rest.combine(tensors)
     results = (grad_out, grad_lse, out, lse)
     grads = differentiate(attention_backward, results, a, Arguments(*ctx.needs_input_grad))
     return tuple(grads._replace(ints=None if a.ints else []))  # torch takes [] for tensors
@@ -251,8 +289,7 @@ def differentiate(
         found = iter(run(*results, wanted, *a))
         grads = [next(found) if w else None for w in wanted]
     query, key, value, sink, *tensors = grads
-    nothing = Arguments(**dict.fromkeys(Arguments._fields))
-    return nothing._replace(query=query, key=key, value=value, sink=sink, tensors=tensors)
+    return EMPTY._replace(query=query, key=key, value=value, sink=sink, tensors=tensors)
 
 
 attention.register_autograd(_differentiate, setup_context=_keep)

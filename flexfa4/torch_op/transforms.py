@@ -13,13 +13,13 @@ import torch
 
 from flexfa4.errors import SecondDerivativeError
 from flexfa4.torch_op import folding, ops
-from flexfa4.torch_op.arguments import Arguments
+from flexfa4.torch_op.arguments import EMPTY, Arguments
 from flexfa4.torch_op.context import forward_mode_error
 
 
 def attention(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what ``flexfa4::attention`` does, under any stack of ``torch.func`` transforms."""
-    rest, tensors = _apart(Arguments(*arguments))
+    rest, tensors = Arguments(*arguments).partition()
     out, lse = _Attention.apply(rest, *tensors)  # type: ignore[no-untyped-call]
     return out, lse
 
@@ -33,34 +33,16 @@ def attention_backward(
     *arguments: Any,
 ) -> tuple[torch.Tensor, ...]:
     """Return what ``flexfa4::attention_backward`` does, likewise."""
-    rest, tensors = _apart(Arguments(*arguments))
+    rest, tensors = Arguments(*arguments).partition()
     results = (grad_out, grad_lse, out, lse)
     grads: tuple[torch.Tensor, ...] = _Gradients.apply(rest, tuple(wanted), *results, *tensors)  # type: ignore[no-untyped-call]
     return grads
 
 
-def _apart(a: Arguments) -> tuple[Arguments, tuple[torch.Tensor | None, ...]]:
-    """Return the arguments without their tensors, and these."""
-    rest = a._replace(
-        query=None, key=None, value=None, sink=None, kinds=None, floats=None, tensors=None
-    )
-    return rest, (a.query, a.key, a.value, a.sink, a.kinds, a.floats, *a.tensors)
-
-
-def _together(rest: Arguments, tensors: tuple[Any, ...]) -> Arguments:
-    query, key, value, sink, kinds, floats, *captured = tensors
-    return rest._replace(
-        query=query, key=key, value=value, sink=sink, kinds=kinds, floats=floats, tensors=captured
-    )
-
-
-_NO_DIMS = Arguments(**dict.fromkeys(Arguments._fields))
-
-
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(rest: Arguments, *tensors: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        out, lse = ops.attention(*_together(rest, tensors))
+        out, lse = ops.attention(*rest.combine(tensors))
         return out, lse
 
     @staticmethod
@@ -72,15 +54,15 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_out: Any, grad_lse: Any) -> tuple[Any, ...]:
         out, lse, *tensors = ctx.saved_tensors
-        a = _together(ctx.rest, tuple(tensors))
-        needed = _together(_NO_DIMS, ctx.needs_input_grad[1:])
+        a = ctx.rest.combine(tensors)
+        needed = EMPTY.combine(ctx.needs_input_grad[1:])
         grads = ops.differentiate(attention_backward, (grad_out, grad_lse, out, lse), a, needed)
-        return None, *_apart(grads)[1]
+        return None, *grads.partition()[1]
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], rest: Arguments, *tensors: Any) -> Any:
-        dims = _together(_NO_DIMS, in_dims[1:])
-        return folding.attention(info, dims, *_together(rest, tensors), run=attention)
+        dims = EMPTY.combine(in_dims[1:])
+        return folding.attention(info, dims, *rest.combine(tensors), run=attention)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -90,7 +72,7 @@ class _Attention(torch.autograd.Function):
 class _Gradients(torch.autograd.Function):
     @staticmethod
     def forward(rest: Arguments, wanted: tuple[bool, ...], *tensors: Any) -> Any:
-        a = _together(rest, tensors[4:])
+        a = rest.combine(tensors[4:])
         return tuple(ops.attention_backward(*tensors[:4], list(wanted), *a))
 
     @staticmethod
@@ -109,8 +91,8 @@ class _Gradients(torch.autograd.Function):
         wanted: tuple[bool, ...],
         *tensors: Any,
     ) -> Any:
-        dims = (*in_dims[2:6], None, *_together(_NO_DIMS, in_dims[6:]))
-        a = _together(rest, tensors[4:])
+        dims = (*in_dims[2:6], None, *EMPTY.combine(in_dims[6:]))
+        a = rest.combine(tensors[4:])
         grads, axes = folding.attention_backward(
             info, dims, *tensors[:4], list(wanted), *a, run=attention_backward
         )

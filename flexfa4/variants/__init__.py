@@ -8,12 +8,18 @@
 Every variant is an ordinary mod, a frozen dataclass whose ``__call__`` has the signature that users
 write; nothing in the compiler knows one of them by name.  Masks combine with ``&``, ``|``, ``~``.
 
+A tensor with an axis of batch entries, heads or positions may be larger than a call, which then
+reads its beginning; one that is smaller is an `OutOfRangeError` that names it.
+
 How the tokens of an image or a video lie in the sequence is a parameter of the masks over canvases
 (`flexfa4.variants.token_order`); `flexfa4.variants.video_tiles` selects tiles for `VideoSparse`.
 
 A file here never has the name of an instance: the import of a submodule would replace the instance
 of the same name in this package.
 """
+
+import difflib
+from typing import Any
 
 from flexfa4.variants.activation_scores import ActivationScore, activation_score
 from flexfa4.variants.alibi_bias import Alibi, alibi
@@ -191,3 +197,9 @@ __all__ = [
     "tree_attention",
     "video_sparse",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    near = difflib.get_close_matches(name, __all__, n=1, cutoff=0.7)
+    hint = f"; {near[0]}, if that is what you mean" if near else "; `flexfa4 variants` lists them"
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from flexfa4.errors import ArgumentError
-from flexfa4.variants.parameters import require_wholes
+from flexfa4.variants.parameters import as_sequence, require_wholes
 
 
 def require_parents(name: str, parents: Sequence[int], *, count: int | None = None) -> None:
@@ -56,7 +56,8 @@ def parents_by_paths(name: str, paths: Sequence[Sequence[int]]) -> list[int]:
         ArgumentError: a path is no list of ints of at least 0, is empty, occurs twice, or its
             parent has no path.
     """
-    for index, path in enumerate(paths):
+    given = as_sequence(name, paths, of="lists of ints", such_as="[[0], [1], [0, 0]]")
+    for index, path in enumerate(given):
         require_wholes(f"{name}[{index}]", path, at_least=0)
     ordered = [(), *sorted(map(tuple, paths), key=lambda path: (len(path), path))]
     number = {path: node for node, path in enumerate(ordered)}

@@ -89,8 +89,9 @@ class GraphormerEdge(ScoreMod):
     Attributes:
         table: (K, types, H), learnable: by place on the path, type of the edge, and query head.
         edges: (B, N, N, K), integers: the types along a shortest path, and any valid type beyond
-            its end; N is at least the number of queries and of keys.
-        lengths: (B, N, N), integers: the number of edges on it, at most K, and 0 for none.
+            its end (`OutOfRangeError` where one is not from 0 to ``types - 1``); N is at least the
+            number of queries and of keys.
+        lengths: (B, N, N), integers: the number of edges on it, 0 for none; more than K count as K.
     """
 
     table: torch.Tensor | None = None
@@ -108,7 +109,7 @@ class GraphormerEdge(ScoreMod):
                     name="GraphormerEdge.edges",
                     found_value=f"a tensor of shape {tuple(self.edges.shape)}",
                     expected=f"K = {self.table.shape[0]} edges, as many as table has places",
-                    rewrite="edges[..., :K] and lengths.clamp(max=K), or a longer table",
+                    rewrite="edges[..., :K], or a longer table",
                 )
 
     @classmethod
@@ -142,8 +143,12 @@ class GraphormerEdge(ScoreMod):
             )
         )
         place = torch.arange(table.shape[0], device=table.device)
-        length: Any = lengths[b, q_idx, kv_idx]
-        row = edges[b, q_idx, kv_idx] + place * table.shape[1]
+        length: Any = lengths[b, q_idx, kv_idx].clamp(max=table.shape[0])
+        types = table.shape[1]
+        edge = edges[b, q_idx, kv_idx]
+        is_type = (edge >= 0) & (edge < types)
+        # a type that the table lacks would read the row of another place: it is out of range here
+        row = torch.where(is_type, edge + place * types, table.shape[0] * types)
         terms = table.flatten(0, 1)[row, h.unsqueeze(-1)]
         on_path = place < length.unsqueeze(-1)
         return score + torch.where(on_path, terms, 0.0).sum(-1) / length.clamp(min=1)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 
+import flexfa4
 from flexfa4.combine import ScoreMod
 from flexfa4.errors import ArgumentError
 from flexfa4.variants.parameters import given, require_float_tensor, require_positive
@@ -29,7 +30,8 @@ class MlaRope(ScoreMod):
     Source: DeepSeek-AI, "DeepSeek-V2" (2024), section 2.1.3 (decoupled rotary position embedding).
 
     Attributes:
-        q_rope: (B, Hq, Lq, R), rotated; gets gradients.
+        q_rope: (B, Hq, Lq, R), rotated; gets gradients.  A call of other than Hq query heads is an
+            `OutOfRangeError`.
         k_rope: (B, Hr, Lk, R), rotated; gets gradients.  Hr divides Hq.
         scale: factor of the product, above 0; by default 1.
     """
@@ -61,8 +63,11 @@ class MlaRope(ScoreMod):
         expected = "the rotated vectors, tensors of shape (B, Hq, Lq, R) and (B, Hr, Lk, R)"
         q_rope = given("MlaRope.q_rope", self.q_rope, expected=expected, rewrite=rewrite)
         k_rope = given("MlaRope.k_rope", self.k_rope, expected=expected, rewrite=rewrite)
-        group = q_rope.shape[1] // k_rope.shape[1]
-        return score + self.scale * (q_rope[b, h, q_idx] * k_rope[b, h // group, kv_idx]).sum(-1)
+        heads = q_rope.shape[1]
+        group = heads // k_rope.shape[1]
+        # vectors for other query heads than the call's would pair the wrong ones: out of range
+        head = torch.where(flexfa4.num_heads == heads, h, heads)
+        return score + self.scale * (q_rope[b, head, q_idx] * k_rope[b, h // group, kv_idx]).sum(-1)
 
 
 mla_rope: Final = MlaRope()

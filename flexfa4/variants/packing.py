@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from flexfa4.errors import ArgumentError
-from flexfa4.variants.parameters import require_index_tensor, require_wholes
+from flexfa4.variants.parameters import require_index_tensor, require_values, require_wholes
 
 
 def require_offsets(name: str, value: object) -> None:
@@ -28,6 +28,7 @@ def require_offsets(name: str, value: object) -> None:
     """
     require_index_tensor(name, value, dims=(1,))
     assert isinstance(value, torch.Tensor)
+    require_values(name, value)
     ends = value.tolist()
     if not ends or ends[0] != 0 or ends != sorted(ends):
         raise ArgumentError(

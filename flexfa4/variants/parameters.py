@@ -17,13 +17,16 @@ from typing import Any, Final, SupportsFloat, SupportsIndex, TypeVar, cast
 
 import torch
 
-from flexfa4.errors import ArgumentError, describe
+from flexfa4.errors import ArgumentError, NoValuesError, describe
 
 T = TypeVar("T")
+_LARGEST: Final = 2**63 - 1
 
 
 def require_whole(name: str, value: object, *, at_least: int | None) -> None:
     """Refuse what is not an int of at least `at_least` (True and False are not numbers here).
+
+    Ints beyond 64 bits, which no tensor holds, are refused too.
 
     Args:
         name: of the parameter, for the message.
@@ -34,13 +37,29 @@ def require_whole(name: str, value: object, *, at_least: int | None) -> None:
         ArgumentError: it is not.
     """
     low = -math.inf if at_least is None else at_least
+    if _is_whole(value, low) and operator.index(cast(SupportsIndex, value)) > _LARGEST:
+        raise ArgumentError(
+            name=name,
+            found_value=repr(value),
+            expected="an int of 64 bits, below 2**63",
+            rewrite="pass a smaller number, such as the length of the sequence",
+        )
     if not _is_whole(value, low):
         raise ArgumentError(
             name=name,
             found_value=repr(value),
             expected="an int" if at_least is None else f"an int, at least {at_least}",
-            rewrite=f"pass a whole number such as {max(low, 1)}",
+            rewrite=f"pass a whole number such as {_near(value, low)}",
         )
+
+
+def _near(value: object, low: float) -> float:
+    """Return the whole number that may have been meant: 3 for -3, 3.5 and "3"."""
+    try:
+        number = int(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return max(low, 1)
+    return int(number) if low == -math.inf else max(abs(number), low)
 
 
 def _is_whole(value: object, low: float) -> bool:
@@ -59,15 +78,30 @@ def require_wholes(name: str, values: object, *, at_least: int | None) -> None:
     Raises:
         ArgumentError: it is not.
     """
-    if not isinstance(values, Sequence) or isinstance(values, str):
-        raise ArgumentError(
-            name=name,
-            found_value=describe(values),
-            expected="a list of ints",
-            rewrite="pass a list such as [2, 4, 3]; of a tensor, tensor.tolist()",
-        )
-    for index, value in enumerate(values):
+    for index, value in enumerate(as_sequence(name, values, of="ints", such_as="[2, 4, 3]")):
         require_whole(f"{name}[{index}]", value, at_least=at_least)
+
+
+def as_sequence(name: str, values: object, *, of: str, such_as: str) -> Sequence[object]:
+    """Return what is a list or another sequence, but no text.
+
+    Args:
+        name: of the parameter, for the message.
+        values: what was passed.
+        of: what its elements are, and
+        such_as: an example, both for the message.
+
+    Raises:
+        ArgumentError: it is none.
+    """
+    if isinstance(values, Sequence) and not isinstance(values, (str, bytes, bytearray)):
+        return values
+    raise ArgumentError(
+        name=name,
+        found_value=describe(values),
+        expected=f"a list of {of}",
+        rewrite=f"pass a list such as {such_as}; of a tensor, tensor.tolist()",
+    )
 
 
 def require_positive(name: str, value: object) -> None:
@@ -121,6 +155,20 @@ def require_index_tensor(name: str, value: object, *, dims: tuple[int, ...]) -> 
         ArgumentError: it is not.
     """
     _require_tensor(name, value, _INTEGERS, dims)
+
+
+def require_values(name: str, tensor: torch.Tensor) -> None:
+    """Refuse a tensor that is read when a variant is made, and has nothing to read.
+
+    Raises:
+        NoValuesError: it is on the meta device.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        from flexfa4.frontend.tracing import dynamo
+
+        dynamo.leave_to_python(f"the values of {name} are read: make the mod outside")
+    if tensor.is_meta:
+        raise NoValuesError(what=f"{name} is", rewrite=f"{name} made under torch.device('cpu')")
 
 
 def require_bool_tensor(name: str, value: object, *, dims: tuple[int, ...]) -> None:

@@ -11,7 +11,7 @@ import torch
 from flexfa4.combine import MaskMod
 from flexfa4.variants.ancestry import ancestor_matrix, require_parents
 from flexfa4.variants.packing import document_of, entry, is_packed, require_offsets, to_offsets
-from flexfa4.variants.parameters import given
+from flexfa4.variants.parameters import given, require_wholes
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single True or False for ==
@@ -40,7 +40,8 @@ class PrefixTree(MaskMod):
     _descends: torch.Tensor | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
-        if self.offsets is None and len(self.parents) == 0:
+        require_wholes("PrefixTree.parents", self.parents, at_least=-1)
+        if self.offsets is None and not self.parents:
             return
         require_offsets("PrefixTree.offsets", self.offsets)
         assert self.offsets is not None

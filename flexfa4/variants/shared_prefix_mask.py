@@ -11,7 +11,12 @@ import torch
 from flexfa4.combine import MaskMod
 from flexfa4.errors import ArgumentError
 from flexfa4.variants.packing import document_of, entry, is_packed, require_offsets, to_offsets
-from flexfa4.variants.parameters import given, require_index_tensor
+from flexfa4.variants.parameters import (
+    given,
+    require_index_tensor,
+    require_values,
+    require_wholes,
+)
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single True or False for ==
@@ -46,6 +51,7 @@ class SharedPrefix(MaskMod):
         require_offsets("SharedPrefix.offsets", self.offsets)
         require_index_tensor("SharedPrefix.prefix", self.prefix, dims=(1,))
         assert self.offsets is not None and self.prefix is not None
+        require_values("SharedPrefix.prefix", self.prefix)
         count, prefix = self.offsets.shape[0] - 1, self.prefix.to(self.offsets.device).long()
         named = prefix.tolist()
         if len(named) != count or not all(-1 <= number < count for number in named):
@@ -79,7 +85,8 @@ class SharedPrefix(MaskMod):
             device: where the tensors live.
         """
         offsets = to_offsets("SharedPrefix.from_lengths(lengths)", lengths, device)
-        return cls(offsets, torch.tensor(list(prefix), dtype=torch.long, device=device))
+        require_wholes("SharedPrefix.from_lengths(prefix)", prefix, at_least=-1)
+        return cls(offsets, torch.tensor(prefix, dtype=torch.long, device=device))
 
     def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         """Return where `q_idx` sees `kv_idx`."""

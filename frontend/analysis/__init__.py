@@ -7,4 +7,5 @@
     shifts     masks that are the same all along the diagonal
     linear     affine forms in the score, linear forms in an index
     facts      what softmax and kernels can make of a mod, each with its proof obligation
+    in_words   the facts as text for people
 """

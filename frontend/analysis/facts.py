@@ -3,7 +3,8 @@
 `score_facts` states what a mod *is* (affine in the score, linear in kv along a row, a score that
 enters through one product, ...) and lists the rewrites that this allows.  A rewrite is ``proved``
 (holds for every call), ``guarded`` (holds if its guard, evaluated with the sizes and captured
-numbers of a call, does) or ``refused``.  Deciding which of them to use is planning, done elsewhere.
+numbers of a call, does) or ``refused``.  Deciding which of them to use is planning, done elsewhere,
+and so is saying it to people (`in_words`).
 
 Equalities are those of real numbers: a fact used differs from the mod by rounding only, and none
 makes an operand larger than the mod's own.  In particular `kv_slope` is a difference: evaluate the
@@ -20,7 +21,7 @@ from flexfa4.frontend.analysis.bounds import Domain, Leaf, bound
 from flexfa4.frontend.analysis.linear import affine, slope, split_sum
 from flexfa4.frontend.analysis.shifts import shift_invariant
 from flexfa4.frontend.derivative import Derivatives, derivatives
-from flexfa4.frontend.ir import Graph, Node, const, input_, make_graph, topological
+from flexfa4.frontend.ir import Graph, Node, const, input_, topological
 from flexfa4.frontend.ops import OPS, apply
 from flexfa4.frontend.pipeline import any_call
 from flexfa4.frontend.rewriting.rules import simplify
@@ -87,14 +88,11 @@ class LoadFact:
 
 @dataclass(frozen=True)
 class Instructions:
-    """Instruction counts for each pipe of a GPU."""
+    """Instruction counts for each pipe of a GPU: special functions, multiply-adds, other."""
 
     mufu: int = 0
     fma: int = 0
     alu: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.mufu} mufu, {self.fma} fma, {self.alu} alu"
 
 
 @dataclass(frozen=True)
@@ -227,48 +225,6 @@ def mask_facts(graph: Graph) -> MaskFacts:
     assert graph.kind == "mask"
     root = graph.root
     return MaskFacts(graph, root.depends, _loads(root), _pipes(root), shift_invariant(root))
-
-
-def describe(facts: ScoreFacts) -> list[tuple[str, str]]:
-    """Return the facts as rows of a label and a text, for people."""
-    rows = [("score", "not read" if facts.score_independent else "read")]
-    named = {
-        "scale": facts.scale,
-        "bias": facts.bias,
-        "slope along kv": facts.kv_slope,
-        "constant along a row": facts.row_constant,
-        "inner scale": None if facts.inner_scale is None else facts.inner_scale.scale,
-        "d/d score": facts.derivatives.score,
-    }
-    rows += [(label, expression(node)) for label, node in named.items() if node is not None]
-    for fact in facts.loads:
-        moves = f" (axis {fact.axis}, step {fact.step})" if fact.shape == "strided" else ""
-        rows.append((f"load {fact.load.attr.name}", fact.shape + moves))
-    for label in ("element", "row", "head"):
-        rows.append((f"instructions per {label}", str(getattr(facts.pipes, label))))
-    return rows
-
-
-def describe_rewrite(rewrite: Rewrite) -> str:
-    """Return whether a backend may use a rewrite, and why, for people."""
-    needs = f", needs {rewrite.obligation}" if rewrite.obligation else ""
-    return f"{rewrite.state}{needs}: {rewrite.reason}"
-
-
-def describe_mask(facts: MaskFacts) -> list[tuple[str, str]]:
-    """Return the facts of a mask as rows of a label and a text, for people."""
-    reads = [name for name in ("b", "h", "q", "kv") if name in facts.reads]
-    rows = [("reads", ", ".join(reads) or "nothing")]
-    rows.append(("along the diagonal", "the same" if facts.shift_invariant else "may differ"))
-    rows += [(f"load {fact.load.attr.name}", fact.shape) for fact in facts.loads]
-    rows.append(("instructions per element", str(facts.pipes.element)))
-    return rows
-
-
-def expression(node: Node) -> str:
-    """Return an expression as text, without declarations."""
-    graph = make_graph("score", node)
-    return "; ".join(str(graph).split("\n")[len(graph.buffers) + len(graph.scalars) :])
 
 
 def _simple(part: Node | None) -> Node:

@@ -5,7 +5,7 @@ Knows Python values and declarations only, not the text that reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeAlias
 
 import torch
@@ -31,6 +31,26 @@ def declare(name: str, value: object, full_axes: Collection[int]) -> Declaration
             return make(name, value, full_axes)
     advice = "convert it with torch.as_tensor(...), int(...) or float(...)"
     raise BindingTypeError(name=name, kind=f"a {type(value).__name__}", rewrite=advice)
+
+
+def of_lists(bindings: Mapping[str, object]) -> dict[str, object]:
+    """Return bindings with a tensor for each list of numbers, made once: a copy of the list.
+
+    Raises:
+        BindingTypeError: a list holds something else, or lists of unequal lengths.
+    """
+    return {n: _of_list(n, v) if isinstance(v, list) else v for n, v in bindings.items()}
+
+
+def _of_list(name: str, values: list[object]) -> torch.Tensor:
+    try:
+        return torch.tensor(values)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise BindingTypeError(
+            name=name,
+            kind=f"a list that is no tensor: {error}",
+            rewrite="numbers, in lists of equal lengths",
+        ) from None
 
 
 def check(declaration: Buffer | Scalar, value: object, where: Where) -> None:

@@ -307,6 +307,22 @@ _CHARACTERS: Final = (
     (r"", "an unknown character", "remove it"),
 )
 
+# What stands before a token in the wrong place, the text from it on, and what was meant.
+_MEANT: Final = tuple(
+    (re.compile(before + r"\Z"), re.compile(after), advice)
+    for before, after, advice in (
+        (r"&", r"&", "write `and`"),
+        (r"\|", r"\|", "write `or`"),
+        (r"", r"\|", "write abs(...) for an absolute value"),
+        (r"[<>=!]\s+", r"=", "write <=, >=, == and != without a space inside"),
+        (r"=\s*", r">", "write >= for at least"),
+        (r"", r"=\s*>", "write >= for at least"),
+        (r"=\s*", r"<", "write <= for at most"),
+        (r"", r"=\s*<", "write <= for at most"),
+        (r"<", r">", "write != for unequal"),
+    )
+)  # fmt: skip
+
 _ADVICE_ON_TOKENS: Final = {
     "NAME": "write an operator between two values",
     "INTEGER": "write an operator between two values",
@@ -316,12 +332,15 @@ _ADVICE_ON_TOKENS: Final = {
     "LPAR": "call a function by its name; write * to multiply",
     "COLON": "write `:` alone for a whole axis: table[h, :]",
     "COMMA": "give one expression as the result",
-    "_SEPARATOR": "put an expression that goes on in the next line in parentheses",
+    "_SEPARATOR": "put an expression over several lines in parentheses",
     "_NOT": "put the negation in parentheses: (not x)",
     "_IF": "write `a if condition else b`",
     "_ELSE": "write `a if condition else b`",
     "$END": "complete the expression, for example: score + 1.0",
 }
+
+# what cannot begin a statement, and in a new line goes on with the one before
+_CONTINUING: Final = frozenset({"_AND", "_OR", "_IF", "_ELSE", *_OPERATORS.values()})
 
 
 def _unexpected_character(source: Source, line: int, column: int) -> TextSyntaxError:
@@ -346,11 +365,20 @@ def _unexpected_token(source: Source, token: Token, expected: set[str]) -> TextS
     else:
         found, start = f"`{token}`", token.start_pos or 0
     wanted = "a value" if "NAME" in expected else "an operator, or the end of the expression"
+    advice = _ADVICE_ON_TOKENS.get(token.type, "check the operators on both sides of it")
+    if token.type in _CONTINUING and not text[:start].rpartition("\n")[2].strip() and start:
+        advice = _ADVICE_ON_TOKENS["_SEPARATOR"]
     if start == 0 and token.type == "$END":
         found = "an empty text"
     return TextSyntaxError(
         where=source.place(start, start + len(token)) if text.strip() else None,
         problem=f"{found} where {wanted} was expected",
         expected=_EXPRESSIONS,
-        rewrite=_ADVICE_ON_TOKENS.get(token.type, "check the operators on both sides of it"),
+        rewrite=_meant(text[:start], text[start:]) or advice,
     )
+
+
+def _meant(before: str, after: str) -> str:
+    """Return what to write for something that has another meaning elsewhere, "" if unknown."""
+    rows = (advice for b, a, advice in _MEANT if b.search(before) and a.match(after))
+    return next(rows, "")

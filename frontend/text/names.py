@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+import torch
 from lark import Token
 
 from flexfa4.errors import (
@@ -146,18 +147,28 @@ class Names:
             if name not in self.declared:
                 raise (ReservedBindingError if name in RESERVED else UnusedBindingError)(name=name)
 
-    def unknown_function(self, token: Token) -> UnknownNameError | TextSyntaxError:
+    def unknown_function(self, call: Syntax) -> UnknownNameError | TextSyntaxError:
         """Return the error for a call of something that is no function."""
+        (token,) = call.tokens
         values = {*VALUES, *self.locals, *self.bindings, *self.declared}
         if unquote(token) in values:
             return TextSyntaxError(
                 where=self._source.where(token),
                 problem=f"{_shown(token)} is a value, not a function",
                 expected="calls of functions, and tensors indexed with [ ]",
-                rewrite=f"{token}[...] to index it, or {token} * (...) to multiply",
+                rewrite=self._instead_of_call(token, call),
             )
         known = [*FUNCTIONS, *SHAPE_FUNCTIONS]
         return self._unknown(token, known, "use operators and these functions")
+
+    def _instead_of_call(self, token: Token, call: Syntax) -> str:
+        """Return what to write for a value in place of a call of it."""
+        name = unquote(token)
+        value = self.declared.get(name, self.bindings.get(name))
+        arguments = self._source.between(call, call).removeprefix(token).strip()[1:-1]
+        if token not in VALUES and isinstance(value, (Buffer, torch.Tensor)):
+            return f"{token}[{arguments}] to index it, or {token}[...] * ({arguments}) to multiply"
+        return f"{token} * ({arguments}) to multiply"
 
     def _captured(self, token: Token) -> Declaration:
         name = unquote(token)

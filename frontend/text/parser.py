@@ -98,7 +98,8 @@ class _Reader:
                 where=self.source.where(result),
                 problem="the text ends without a result",
                 expected="an expression as the last line",
-                rewrite="add the new score, or the condition under which a score is kept",
+                rewrite="add the new score, or the condition under which a score is kept;"
+                " to compare, write ==",
             )
         return self._graph(result, self._value(result))
 
@@ -347,7 +348,7 @@ class _Reader:
             return _SHAPE_FUNCTIONS[name](self, tree)
         function = FUNCTIONS.get(name)
         if function is None:
-            raise self.names.unknown_function(name)
+            raise self.names.unknown_function(tree)
         operands = None
         if all(part.data != "full" for part in tree.parts):
             keywords = [str(p.tokens[0]) if p.data == "keyword" else None for p in tree.parts]

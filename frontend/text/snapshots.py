@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from flexfa4.errors import DamagedPickleError, PickleFormatError
+from flexfa4.errors import DamagedPickleError, PickleFormatError, describe
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.text.printing import bind_values, parse_graph, to_text
 
@@ -58,6 +58,8 @@ def reading(what: str, state: Any) -> Iterator[None]:
     found = state.get("format") if isinstance(state, dict) else None
     if found is None:
         raise DamagedPickleError(what=what, problem="its format is not given")
+    if not isinstance(found, (int, str)):
+        raise DamagedPickleError(what=what, problem=f"its format is {describe(found)}")
     if found != FORMAT:
         raise PickleFormatError(what=what, found_format=repr(found), format=FORMAT)
     try:

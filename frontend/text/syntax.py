@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from lark import Token, Tree
 
 from flexfa4.errors import Where
+from flexfa4.frontend.places import TEXT_FILE
 
 
 class Syntax(Tree[Token]):
@@ -51,7 +52,7 @@ class Source:
         line = self.text[left : min(line_end, left + 120)]
         number = self.text.count("\n", 0, start) + 1
         width = max(min(end, line_end) - start, 1)
-        return Where("<text>", number, line.rstrip(), start - left, width)
+        return Where(TEXT_FILE, number, line.rstrip(), start - left, width)
 
     def between(self, first: Syntax | Token, last: Syntax | Token) -> str:
         """Return the text from the start of one part to the end of another, on one short line."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 
@@ -245,10 +245,15 @@ def _found(node: ast.expr, construct: str, expression: str, instead: ast.expr) -
 
 def _whole(node: ast.expr, parents: Parents) -> ast.expr:
     """Return the elementwise form of the largest logical expression that `node` is part of."""
+    return _elementwise(_logic(node, parents))
+
+
+def _logic(node: ast.expr, parents: Parents) -> ast.expr:
+    """Return the largest logical expression that `node` is part of."""
     parent = parents.of(node)
     while isinstance(parent, (ast.BoolOp, ast.UnaryOp)):
         node, parent = parent, parents.of(parent)
-    return _elementwise(node)
+    return node
 
 
 def _word(node: ast.BoolOp) -> str:
@@ -326,6 +331,38 @@ def _assigned(statement: ast.stmt | None) -> tuple[str, ast.expr] | None:
         value = ast.BinOp(ast.Name(name), statement.op, _elementwise(statement.value))
         return name, value
     return None
+
+
+def truth_of_mask(node: ast.expr, parents: Parents) -> Found | None:
+    """Return the construct around `node` that asks a mask for its truth, with & | ~ instead."""
+    return _truth_of_mod(node, parents, lambda logic: _text(_elementwise(logic)))
+
+
+def truth_of_score_mod(node: ast.expr, parents: Parents) -> Found | None:
+    """Return the construct around `node` that asks a score mod for its truth."""
+
+    def composed(logic: ast.expr) -> str:
+        if isinstance(logic, ast.BoolOp):
+            return f"flexfa4.compose({', '.join(map(_text, logic.values))})"
+        assert isinstance(logic, ast.UnaryOp)
+        return f"{_operand(logic.operand)} is None"
+
+    return _truth_of_mod(node, parents, composed)
+
+
+def _truth_of_mod(
+    node: ast.expr, parents: Parents, combined: Callable[[ast.expr], str]
+) -> Found | None:
+    """Return who asks a mod for its truth; `combined` rewrites ``and``, ``or`` and ``not``."""
+    found = truth(node, parents)
+    if found is None or (isinstance(node, ast.Call) and found.construct != "`bool()`"):
+        return found  # any() and all() have advice of their own
+    logic = _logic(found.node, parents)
+    is_logic = isinstance(logic, ast.BoolOp) or (
+        isinstance(logic, ast.UnaryOp) and isinstance(logic.op, ast.Not)
+    )
+    rewrite = combined(logic) if is_logic else f"{found.expression} is not None"
+    return replace(found, rewrite=rewrite)
 
 
 # ---- who asks for a number -----------------------------------------------------------------------

@@ -8,8 +8,10 @@ operands people may give, and the messages for others, are here as well; the pub
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
+import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flexfa4.errors import ArgumentError, ArityError, describe
+from flexfa4.errors import ArgumentError, ArityError, ModTruthError, describe
+from flexfa4.frontend.tracing import locate
 from flexfa4.frontend.tracing.contract import Kind, check_arity, result_node
 from flexfa4.frontend.tracing.proxies import Operators, Traced
 from flexfa4.frontend.tracing.sources import Attr, Item, Source
@@ -27,6 +30,16 @@ if TYPE_CHECKING:
     from flexfa4.frontend.tracing.forms import MaskLike
 
 Function = Callable[..., Any]
+
+
+def written(function: Any) -> str:
+    """Return how a mod's part reads in source: a function by its name, other things by repr."""
+    if isinstance(function, functools.partial):
+        given = [*map(repr, function.args), *(f"{k}={v!r}" for k, v in function.keywords.items())]
+        return f"partial({', '.join([written(function.func), *given])})"
+    if isinstance(function, (types.FunctionType, types.MethodType)):
+        return function.__name__
+    return repr(function)
 
 
 class KnownMod(ABC):
@@ -41,7 +54,10 @@ class KnownMod(ABC):
 
 
 class Combinable:
-    """What ``&``, ``|`` and ``~`` may stand beside; they refuse what is no mask."""
+    """What ``&``, ``|`` and ``~`` may stand beside; they refuse what is no mask.
+
+    Python's ``and``, ``or`` and ``not`` cannot be given a meaning, and are errors.
+    """
 
     def __and__(self, other: MaskLike) -> MaskMod:
         return _Pair("&", as_mask(self, "&"), as_mask(other, "&"))
@@ -57,6 +73,29 @@ class Combinable:
 
     def __invert__(self) -> MaskMod:
         return _Not(as_mask(self, "~"))
+
+    def __bool__(self) -> bool:
+        # by Python's rule every mod is true: `a and b` would be b alone
+        kind = _kind_of(self) or "mask"
+        request = locate.mod_truth_request(kind)
+        raise ModTruthError(
+            where=request.where,
+            construct=request.construct,
+            expression=request.expression,
+            kind={"mask": "mask", "score": "score mod"}[kind],
+            rewrite=request.rewrite,
+        )
+
+
+class Inside(Combinable):
+    """What a mod sees of another that it captures: called and combined as that one is."""
+
+    def __init__(self, function: Function, kind: Kind) -> None:
+        self._function, self.kind = function, kind
+
+    def __call__(self, *args: Any) -> Any:
+        """Return the result of the mod that is captured."""
+        return self._function(*args)
 
 
 class MaskMod(Combinable, ABC):
@@ -87,9 +126,12 @@ def _condition(part: Function, function: Function, args: tuple[Any, ...]) -> Any
     return result
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Plain(MaskMod, KnownMod):
     function: Function
+
+    def __repr__(self) -> str:
+        return f"mask({written(self.function)})"
 
     def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return _condition(self.function, self.function, (b, h, q_idx, kv_idx))
@@ -103,11 +145,18 @@ class _Plain(MaskMod, KnownMod):
 _PAIRS: dict[str, Function] = {"&": operator.and_, "|": operator.or_}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Pair(MaskMod, KnownMod):
     symbol: str
     left: MaskMod
     right: MaskMod
+
+    def __repr__(self) -> str:
+        left, right = (
+            repr(part) if _tightness(part) >= _tightness(self) + is_right else f"({part!r})"
+            for is_right, part in enumerate((self.left, self.right))
+        )
+        return f"{left} {self.symbol} {right}"
 
     def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         args = (b, h, q_idx, kv_idx)
@@ -127,9 +176,17 @@ class _Pair(MaskMod, KnownMod):
         return pair
 
 
-@dataclass(frozen=True)
+def _tightness(part: MaskMod) -> int:
+    """Return how tightly the operator of a mask binds, as in Python."""
+    return {"|": 0, "&": 1}[part.symbol] if isinstance(part, _Pair) else 2
+
+
+@dataclass(frozen=True, repr=False)
 class _Not(MaskMod, KnownMod):
     inner: MaskMod
+
+    def __repr__(self) -> str:
+        return f"~({self.inner!r})" if isinstance(self.inner, _Pair) else f"~{self.inner!r}"
 
     def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return _inverse(_condition(self.inner, self.inner, (b, h, q_idx, kv_idx)))
@@ -159,6 +216,8 @@ def as_mask(function: Any, operator: str) -> MaskMod:
     """
     if isinstance(function, MaskMod):
         return function
+    if _unchecked(function):
+        return _Plain(function)
     function = _parsed(function)
     found = describe(function)
     if _kind_of(function) == "score":
@@ -203,9 +262,12 @@ class ScoreMod(Combinable, ABC):
         """Return the new score of query `q_idx` of head `h` in batch `b` for key `kv_idx`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Sequence(ScoreMod, KnownMod):
     parts: tuple[Function, ...]
+
+    def __repr__(self) -> str:
+        return f"compose({', '.join(map(written, self.parts))})"
 
     def __call__(self, score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return _in_turn(self.parts, self.parts, score, (b, h, q_idx, kv_idx))
@@ -242,6 +304,9 @@ def in_sequence(score_mods: tuple[Any, ...]) -> ScoreMod:
 
 
 def _as_part(function: Any) -> Function:
+    if _unchecked(function):
+        unchecked: Function = function
+        return unchecked
     found = describe(function)
     if _kind_of(function) == "mask":
         found, rewrite = "a mask", "attention(query, key, value, block_mask=mask)"
@@ -265,6 +330,21 @@ def _as_part(function: Any) -> Function:
 # ---- what an operand is --------------------------------------------------------------------------
 
 
+def _unchecked(function: Any) -> bool:
+    """Return whether this is a function of the user's while Dynamo traces: it reads no sources."""
+    known = (str, type, MaskMod, ScoreMod, KnownMod)
+    return (
+        torch.compiler.is_dynamo_compiling()
+        and callable(function)
+        and not isinstance(function, known)
+    )
+
+
+def inside(mod: KnownMod, function: Function) -> Inside:
+    """Return what a mod sees of one that it captures, of what `captured` returned."""
+    return Inside(function, _kind_of(mod) or "mask")
+
+
 def _parsed(function: Any) -> Any:
     from flexfa4.frontend.tracing.trace import parse  # which is made of what is defined here
 
@@ -277,8 +357,8 @@ def _kind_of(function: Any) -> Kind | None:
         return "mask"
     if isinstance(function, ScoreMod):
         return "score"
-    if isinstance(function, KnownMod):
-        kind: Kind = function.kind  # type: ignore[attr-defined]  # a `trace.Mod`
+    if isinstance(function, (Inside, KnownMod)):
+        kind: Kind = function.kind  # type: ignore[union-attr]  # a `trace.Mod`
         return kind
     if isinstance(function, type) or not callable(function):
         return None

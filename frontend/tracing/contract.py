@@ -36,7 +36,17 @@ SIGNATURES: Final = {
     "score": "def score_mod(score, b, h, q_idx, kv_idx): ...",
     "mask": "def mask_mod(b, h, q_idx, kv_idx): ...",
 }
-RESULTS: Final = {"score": "number", "mask": "bool"}
+_RESULTS: Final = {"score": "number", "mask": "bool"}
+
+
+def other_kind(found: Kind, wanted: Kind) -> dict[str, str]:
+    """Return what a `ResultError` says of a mod of the other kind than is wanted."""
+    return {
+        "name": "the mod",
+        "result": f"a {_RESULTS[found]}: it is a {found} mod",
+        "expected": f"a {_RESULTS[wanted]} for a {wanted} mod",
+        "rewrite": SIGNATURES[wanted],
+    }
 
 
 def code_of(mod: Any) -> Any:
@@ -61,8 +71,13 @@ def _name(mod: Any) -> str:
 
 def definition(mod: Any) -> Where | None:
     """Return where a mod is defined, None where that cannot be known."""
-    code = code_of(mod)
+    code = code_of(_function(mod))
     return locate.definition(code) if isinstance(code, types.CodeType) else None
+
+
+def _function(mod: Any) -> Any:
+    """Return what has the parameters of a mod: a module's own call takes any."""
+    return mod.forward if isinstance(mod, torch.nn.Module) else mod
 
 
 def check_arity(mod: Any, kind: Kind, needed: int) -> None:
@@ -84,6 +99,7 @@ def check_arity(mod: Any, kind: Kind, needed: int) -> None:
 
 
 def _signature(mod: Any) -> inspect.Signature | None:
+    mod = _function(mod)
     own = inspect.getattr_static(type(mod), "__call__", None)
     if isinstance(own, (staticmethod, classmethod)):
         mod = mod.__call__  # without this, Python takes the first parameter for `self`
@@ -146,7 +162,7 @@ def _condition(mod: Any, node: Node) -> str:
 def _refuse_result(mod: Any, kind: Kind, result: str, rewrite: str) -> NoReturn:
     code = code_of(mod)
     where = locate.result(code) if isinstance(code, types.CodeType) else None
-    expected = f"one {RESULTS[kind]} for each score from a {kind} mod"
+    expected = f"one {_RESULTS[kind]} for each score from a {kind} mod"
     raise ResultError(
         where=where, name=_name(mod), result=result, expected=expected, rewrite=rewrite
     )

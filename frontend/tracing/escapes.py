@@ -19,6 +19,7 @@ import torch
 from flexfa4.errors import CaptureError, UnsupportedFunctionError
 from flexfa4.frontend.tracing import locate
 from flexfa4.frontend.tracing.contract import Kind
+from flexfa4.frontend.tracing.proxies import Operators
 from flexfa4.frontend.tracing.recording import is_rebuilt
 
 _Event = Literal["call", "return", "c_call", "c_return", "c_exception"]
@@ -36,6 +37,7 @@ _SETTINGS: Final = (
     torch.set_float32_matmul_precision, torch.is_warn_always_enabled,
     torch.cuda.current_device,
 )  # fmt: skip
+_QUESTIONS: Final = (torch.is_tensor,)
 _GRADIENT_MODES: Final = (
     torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.inference_mode,
 )  # fmt: skip
@@ -49,7 +51,11 @@ _COMPILED_SETTINGS: Final = {f: f.__name__ for f in _SETTINGS if not hasattr(_pl
 _MODES: Final = {kind.__name__ for kind in _GRADIENT_MODES}
 # by id, for the hash of a code is slow
 _WATCHED_CODES: Final = {
-    **{id(_plain(f).__code__): f.__name__ for f in _SETTINGS if hasattr(_plain(f), "__code__")},
+    **{
+        id(_plain(f).__code__): f.__name__
+        for f in (*_SETTINGS, *_QUESTIONS)
+        if hasattr(_plain(f), "__code__")
+    },
     **{
         id(getattr(kind, method).__code__): kind.__name__
         for kind in _GRADIENT_MODES
@@ -100,6 +106,9 @@ class Net:
     def _refuse_watched(self, frame: FrameType) -> None:
         if frame.f_back is not None and is_rebuilt(frame.f_back):  # torch itself may ask
             name = _WATCHED_CODES[id(frame.f_code)]
+            if name == "is_tensor":
+                _refuse_question(frame)
+                return
             if name not in _MODES:
                 refuse_setting(name)
             if self._has_gradient:
@@ -124,6 +133,17 @@ def refuse_setting(name: str) -> NoReturn:
         kind="a setting of torch, which would be that of the first call for ever",
         rewrite="call it outside the mod and capture the value",
     )
+
+
+def _refuse_question(frame: FrameType) -> None:
+    """Refuse ``torch.is_tensor`` of what stands for a tensor, of which it says no."""
+    if isinstance(frame.f_locals["obj"], Operators):
+        raise UnsupportedFunctionError(
+            where=locate.here(),
+            name="`torch.is_tensor`",
+            names="isinstance, which takes the values of a mod for tensors",
+            rewrite="isinstance(x, torch.Tensor)",
+        )
 
 
 def refuse_gradient_mode(name: str) -> NoReturn:

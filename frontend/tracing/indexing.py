@@ -26,6 +26,7 @@ from flexfa4.frontend.tracing.proxies import (
     as_node,
     dtype_class,
     op,
+    refuse_changed,
 )
 from flexfa4.frontend.tracing.sources import describe
 
@@ -52,7 +53,7 @@ Entry = Node | Open
 class View(Operators):
     """A captured tensor, indexed in part; see the module's docstring."""
 
-    __slots__ = ("_entries", "_place", "_tensor")
+    __slots__ = ("_change", "_entries", "_place", "_tensor")
 
     def __init__(
         self, tensor: HostTensor, entries: tuple[Entry, ...] | None, place: Place | None = None
@@ -60,6 +61,7 @@ class View(Operators):
         self._tensor = tensor
         self._entries = entries
         self._place = place
+        self._change = ""
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -71,6 +73,8 @@ class View(Operators):
     @property
     def node(self) -> Node:
         """The load of one element, or of a vector along the one open axis."""
+        if self._change:
+            refuse_changed(self._change)
         session, tensor = self._tensor.session, self._tensor
         indices: list[Node] = []
         vectors = 0
@@ -91,6 +95,14 @@ class View(Operators):
                          "one index for each axis")  # fmt: skip
         load = ir.load(session.buffer(tensor.source, tensor.value), tuple(indices))
         return load if self._place is None else session.noted(load, self._place)
+
+    def made_at(self, place: Place) -> None:
+        """Note where the user's source makes it, where `locate` cannot see that."""
+        self._place = place
+
+    def note_change(self, change: str) -> None:
+        """Make reading the value an error."""
+        self._change = change
 
     def _length(self, axis: int, entry: Open) -> int:
         """Return the length of an open axis, which becomes part of the trace."""

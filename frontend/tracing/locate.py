@@ -115,6 +115,13 @@ def truth_request() -> Request:
     return _request(advice.truth, "Python", "combine conditions with &, |, ~ and torch.where")
 
 
+def mod_truth_request(kind: str) -> Request:
+    """Describe who is asking a mod of this kind, rather than its result, for its truth."""
+    if kind == "mask":
+        return _request(advice.truth_of_mask, "Python", "mask & another, mask | another, ~mask")
+    return _request(advice.truth_of_score_mod, "Python", "flexfa4.compose(score_mod, another)")
+
+
 def number_request() -> Request:
     """Describe who is asking a traced value for one number."""
     return _request(advice.number, "Python", "use a torch function or an operator")
@@ -301,8 +308,11 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
 def _candidates(tree: ast.Module, frame: FrameType, span: Span | None) -> list[ast.expr]:
     """Return the expressions that the executing instruction may belong to, likeliest first."""
     if span is not None:
-        expressions = [n for n in ast.walk(tree) if isinstance(n, ast.expr)]
-        return [n for n in expressions if _span(n) == span]
+        # of `if name:`, the instruction that asks has the span of the whole statement
+        asking = (ast.If, ast.While, ast.Assert)
+        nodes = [n for n in ast.walk(tree) if isinstance(n, (ast.expr, *asking))]
+        found = [n for n in nodes if _span(n) == span]
+        return [n.test if isinstance(n, asking) else n for n in found]
     line, function = frame.f_lineno, _function_syntax(frame.f_code, tree)
     own = _own_nodes(function) if function is not None else ast.walk(tree)
     return [

@@ -172,6 +172,28 @@ def _unary(name: str) -> Callable[[Any], Any]:
     return lambda self: operate(name, self)
 
 
+def _in_place(name: str) -> Callable[[Any, Any], Any]:
+    def change(self: Operators, other: Any) -> Any:
+        result = operate(name, self, other)
+        self.note_change(ops.written(name) + "=")
+        return result
+
+    return change
+
+
+def refuse_changed(change: str) -> NoReturn:
+    """Refuse to read a value that an in-place operator changed under another name.
+
+    torch changes the one tensor, whatever its names; values of a graph stay what they are.
+    """
+    raise UnsupportedFunctionError(
+        where=locate.here(),
+        name=f"reading a value by one name after `{change}` changed it by another",
+        names="values that stay what they are",
+        rewrite=f"the operator that gives a new value: y = y {change.removesuffix('=')} x",
+    )
+
+
 class Operators:
     """Base of all values that stand for something else while a mod is traced."""
 
@@ -219,7 +241,15 @@ class Operators:
     __ne__ = _binary("ne")
     __neg__, __pos__ = _unary("neg"), _unary("pos")
     __invert__, __abs__ = _unary("not"), _unary("abs")
+    __iadd__, __isub__, __imul__ = _in_place("add"), _in_place("sub"), _in_place("mul")
+    __itruediv__, __ifloordiv__ = _in_place("div"), _in_place("floordiv")
+    __imod__, __ipow__ = _in_place("mod"), _in_place("pow")
+    __iand__, __ior__, __ixor__ = _in_place("and"), _in_place("or"), _in_place("xor")
+    __ilshift__, __irshift__ = _in_place("shl"), _in_place("shr")
     __hash__ = object.__hash__
+
+    def note_change(self, change: str) -> None:
+        """Note that an in-place operator gave another value; numbers have stayed what they were."""
 
     def __divmod__(self, other: Any) -> tuple[Any, Any]:
         return operate("floordiv", self, other), operate("mod", self, other)
@@ -235,15 +265,23 @@ class Traced(Operators):
     The dtype is ``float32`` (the score type), ``int64`` or ``bool``.
     """
 
-    __slots__ = ("_node",)
+    __slots__ = ("_change", "_node")
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._change = ""
 
     @property
     def node(self) -> Node:
         """The node of the graph."""
+        if self._change:
+            refuse_changed(self._change)
         return self._node
+
+    def note_change(self, change: str) -> None:
+        """Make reading the value an error; expressions of sizes are numbers to Python."""
+        if self._node.depends:
+            self._change = change
 
     def __repr__(self) -> str:
         from flexfa4.frontend.text.printing import expression

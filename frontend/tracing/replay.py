@@ -20,6 +20,7 @@ import torch
 from flexfa4.errors import TracedBoolError, TracedNumberError, UnsupportedFunctionError
 from flexfa4.frontend import ir
 from flexfa4.frontend.ir import F32, I32, Node, Scalar
+from flexfa4.frontend.places import of_text
 from flexfa4.frontend.tracing import contract, proxies, torch_functions, torch_table
 from flexfa4.frontend.tracing.captures import Session
 from flexfa4.frontend.tracing.contract import Kind
@@ -80,6 +81,7 @@ class Replay:
     values: list[Any]
     session: Session = field(default_factory=Session)
     tensors: list[HostTensor] = field(default_factory=list)
+    changed: dict[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, kind: Kind) -> Replay:
@@ -102,6 +104,8 @@ class Replay:
         """Return what an operand is here; see `Tape._refer`."""
         match reference:
             case ("value", i):
+                if i in self.changed:
+                    torch_table.unsupported(self.changed[i])
                 return self.values[i]
             case ("tensor", i):
                 return self.tensors[i]
@@ -131,18 +135,31 @@ class Replay:
         if refused is not None:
             refused(name, args[0])
         if name.startswith("__"):
-            name = _OLD_NAMES.get(name, name)
+            name = _OTHER_NAMES.get(name, name)
             result = getattr(args[0], name)(*args[1:])
             if result is NotImplemented:
                 torch_table.unsupported(name)
             return result
         if how == "function" and name not in torch_functions.FUNCTIONS and hasattr(operator, name):
             return getattr(operator, name)(*args)
-        if name.endswith("_") and isinstance(args[0], Traced):
+        is_value = isinstance(args[0], (Traced, View)) and not isinstance(args[0], HostTensor)
+        if name.endswith("_") and is_value:
             name = name.removesuffix("_")  # `x += 1`: x is then another value
         return torch_functions.call(
             torch_functions.plain_name(name), args, kwargs, is_method=how == "method"
         )
+
+    def note_change(self, name: str, args: Any) -> None:
+        """Note the value that a call such as ``x += 1`` or ``x.add_(1)`` changed.
+
+        Values are immutable: what the call gives is another one, and the old one, which torch would
+        have changed for whoever holds it, is not to be read again.
+        """
+        is_change = name in _OTHER_NAMES and name.startswith("__i")
+        if is_change or (name.endswith("_") and not name.startswith("__")):
+            kind, number = args[1][0]
+            if kind == "value":
+                self.changed[number] = name
 
     def _inline(self, text: str, tensors: Any, scalars: Any, args: Any) -> Traced:
         from flexfa4.frontend.text.printing import parse_graph
@@ -191,7 +208,9 @@ class Replay:
         names = [b.name.removeprefix("tensor") for b in graph.buffers]
         ints = [s.name.removeprefix("int") for s in graph.scalars if s.dtype is I32]
         floats = [s.name.removeprefix("float") for s in graph.scalars if s.dtype is F32]
-        return "\n".join([*map(" ".join, (names, ints, floats)), to_text(graph)])
+        text = to_text(graph)
+        of_text(text).add(self.session.places())
+        return "\n".join([*map(" ".join, (names, ints, floats)), text])
 
 
 # Stands for the user's function in messages; Dynamo says which it is, and where.
@@ -204,8 +223,12 @@ def _node(name: str, attr: Any, args: tuple[Traced, ...]) -> Node:
     return ir.symbol(attr) if name == "symbol" else op(name, *[a.node for a in args])
 
 
-# torch's names of Python 2's operators
-_OLD_NAMES: Final = {"__div__": "__truediv__", "__rdiv__": "__rtruediv__"}
+# torch's names of Python 2's operators, and Python's of `x &= y`, which gives another value here
+_OTHER_NAMES: Final = {
+    "__div__": "__truediv__",
+    "__rdiv__": "__rtruediv__",
+    **{f"__i{name}__": f"__{name}__" for name in ("and", "or", "xor", "lshift", "rshift")},
+}
 
 
 def _refuse_truth(name: str, value: Any) -> NoReturn:

@@ -2,7 +2,7 @@
 
 Dynamo runs the user's Python symbolically, closures, partials and objects included, and guards what
 it reads.  So nothing of `trace` can run there; but a torch function mode can, and sees every torch
-call.  `record` calls the mod with stand-ins, empty tensors on the meta device, under such a mode:
+call.  `record` calls the mod with stand-ins, empty tensors on the CPU, under such a mode:
 
     the user's function       inlined by Dynamo
     Tape                      inlined too: names each operand, hands the call to `_step`
@@ -32,15 +32,26 @@ from torch._dynamo.comptime import comptime
 from torch.fx.experimental.symbolic_shapes import has_static_value
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from flexfa4.errors import FlexFA4Error, OperandError
+from flexfa4.errors import FlexFA4Error, OperandError, UnsupportedFunctionError
+from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import Node
+from flexfa4.frontend.tracing import torch_functions, trace
 from flexfa4.frontend.tracing.contract import Kind
 from flexfa4.frontend.tracing.dynamo import (
     compare_nodes,
     constant,
     is_absolute_value,
+    is_stand_in,
     let_modes_change,
+    look_at,
+    maker,
+    mark,
+    outside,
+    place,
+    refuse,
+    unseen_change,
 )
+from flexfa4.frontend.tracing.indexing import View
 from flexfa4.frontend.tracing.proxies import Traced
 from flexfa4.frontend.tracing.replay import Replay, UnknownSizeError
 
@@ -113,9 +124,15 @@ def record(mod: Callable[..., Any], kind: Kind) -> Recorded:
     return tape.finish(result)
 
 
-def _fixed(number: int) -> int:
+def fixed(number: int) -> int:
     """Return an int that Dynamo holds constant from here on: range() asks for the value."""
     return range(number, number + 1)[0]
+
+
+def _varies(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a stand-in, or what Dynamo made of one without a torch call."""
+    comptime(look_at)  # reads `tensor`
+    return is_stand_in()
 
 
 class Tape(TorchFunctionMode):
@@ -128,6 +145,8 @@ class Tape(TorchFunctionMode):
     def __init__(self, kind: Kind) -> None:
         super().__init__()
         self._replay = _begin(kind)
+        self._kind = kind
+        self._has_gradient = torch.is_grad_enabled()
         self._stand_ins: list[torch.Tensor] = []
         self._tensors: list[torch.Tensor] = []
         self._ints: list[int] = []
@@ -142,7 +161,9 @@ class Tape(TorchFunctionMode):
         """Handle one call."""
         named = kwargs or {}
         name = func.__name__
-        if not self._concerns((args, named)) or name in _ABOUT_THE_TENSOR:
+        if name in _ABOUT_THE_TENSOR:
+            return func(*args, **named)
+        if not self._concerns((args, named)):
             return func(*args, **named)
         how = "method" if getattr(torch.Tensor, name, None) is func else "function"
         return self.record(how, name, args, named)
@@ -153,12 +174,21 @@ class Tape(TorchFunctionMode):
 
     def inline(self, text: str, tensors: Any, scalars: Any, args: tuple[Any, ...]) -> torch.Tensor:
         """Return the value of a text mod that is called inside the mod."""
-        return self.record("inline", text, (tuple(tensors), tuple(scalars), args), {})
+        # new containers: Dynamo cannot guard those of a mod that `parsed` made
+        values = tuple([*tensors]), tuple([*scalars])
+        return self.record("inline", text, (*values, args), {})
 
     def record(
         self, how: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> torch.Tensor:
         """Have a call done on traced values, and return the stand-in of its result."""
+        if self._kind == "score" and torch.is_grad_enabled() != self._has_gradient:
+            refuse(
+                UnsupportedFunctionError,
+                name="`torch.no_grad`",
+                names="functions that have a gradient: a mod cannot stop the gradient of a part",
+                rewrite="the mod without it; detach captured tensors outside: t = t.detach()",
+            )
         positional = self._refer(args)
         named = tuple([(key, self._refer(value)) for key, value in kwargs.items()])
         found = _step(self._replay, how, name, positional, named)
@@ -186,9 +216,10 @@ class Tape(TorchFunctionMode):
         dtype, _, shape = description.partition("|")
         sizes = [self._size(size) for size in shape.split(",") if size]
         # This line is what Dynamo shows for an `if` on a value of a mod: write torch.where instead.
-        value = torch.empty(sizes, dtype=_DTYPES[dtype], device="meta")  # no `if`: use torch.where
-        self._stand_ins.append(value)
-        return value
+        tensor = torch.empty(sizes, dtype=_DTYPES[dtype], device="cpu")  # no `if`: use torch.where
+        comptime(mark)  # reads `tensor`
+        self._stand_ins.append(tensor)
+        return tensor
 
     def _size(self, text: str) -> int:
         if text[0] != "t":
@@ -200,12 +231,12 @@ class Tape(TorchFunctionMode):
         """Hold the size that a step asks for constant, and tell it."""
         tensor, axis = [int(part) for part in request[5:].split(".")]
         size = self._tensors[tensor].shape[axis]
-        _tell_size(self._replay, tensor, axis, _fixed(size))
+        _tell_size(self._replay, tensor, axis, fixed(size))
 
     def _concerns(self, value: Any) -> bool:
         """Return whether an argument, however deeply nested, differs from score to score."""
         if isinstance(value, torch.Tensor):
-            return value.device.type == "meta"
+            return _varies(value)
         if isinstance(value, (tuple, list)):
             return any([self._concerns(v) for v in value])
         if isinstance(value, dict):
@@ -228,37 +259,46 @@ class Tape(TorchFunctionMode):
             return ("constant", True if value else False)  # noqa: SIM210 - bool() stays symbolic
         if isinstance(value, int):
             if has_static_value(value):
-                return ("constant", _fixed(value))
+                return ("constant", fixed(value))
             self._ints.append(value)
             return ("int", len(self._ints) - 1)
         if isinstance(value, float) and not has_static_value(value):
             self._floats.append(value)
             return ("float", len(self._floats) - 1)
         if not isinstance(value, _CONSTANTS):
-            _refuse_operand(type(value).__name__)
+            refuse(
+                OperandError,
+                name="an operation on scores or indices",
+                operands=f"a {type(value).__name__}",
+                expected="traced values, captured tensors, numbers and bools",
+                rewrite="convert it to a number or a tensor",
+            )
         return ("constant", value)
 
     def _refer_to_tensor(self, tensor: torch.Tensor) -> Any:
-        if tensor.device.type == "meta":
+        if _varies(tensor):
             for i, known in enumerate(self._stand_ins):
                 if known is tensor:
+                    if change := unseen_change():
+                        _note_change(self._replay, i, change)
                     return ("value", i)
             return self._refer_to_tensor(self._seen_late(tensor))
         for i, known in enumerate(self._tensors):
             if known is tensor:
                 return ("tensor", i)
         self._tensors.append(tensor)
-        sizes = tuple([_fixed(n) if has_static_value(n) else None for n in tensor.shape])
+        sizes = tuple([fixed(n) if has_static_value(n) else None for n in tensor.shape])
         _declare(self._replay, tensor.dtype, sizes)
         return ("tensor", len(self._tensors) - 1)
 
     def _seen_late(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the stand-in of a result that Dynamo made without a torch call: ``abs(x)``."""
+        name = maker()
         for known in self._stand_ins:
             comptime(compare_nodes)  # reads `tensor` and `known`
             if is_absolute_value():
                 return self.record("function", "abs", (known,), {})
-        _refuse_unseen()
+        _refuse_unseen(name)
 
     def _refer_to_node(self, node: Node) -> Any:
         """Return an expression of sizes, which may have been made before Dynamo began."""
@@ -289,8 +329,35 @@ def _declare(name: str, dtype: torch.dtype, sizes: tuple[int | None, ...]) -> No
 
 
 @constant
+def _note_change(name: str, stand_in: int, function: str) -> None:
+    _REPLAYS[name].changed[stand_in] = function
+
+
+@constant
 def _tell_size(name: str, tensor: int, axis: int, size: int) -> None:
     _REPLAYS[name].tell_size(tensor, axis, size)
+
+
+trace_outside: Final = outside(trace.trace, "flexfa4.trace")
+parse_outside: Final = outside(trace.parse, "flexfa4.parse with values for names")
+
+
+@constant
+def parsed(text: str) -> BoundGraph:
+    """Return the graph of a text mod without bindings."""
+    return trace.parse(text).bind()
+
+
+@constant
+def parsed_text(text: str) -> str:
+    """Return the text form of that graph."""
+    return str(trace.parse(text).graph)
+
+
+@constant
+def parsed_kind(text: str) -> Kind:
+    """Return its kind."""
+    return trace.parse(text).kind
 
 
 def _for_dynamo(function: F) -> F:
@@ -312,22 +379,10 @@ def _for_dynamo(function: F) -> F:
 
 
 @_for_dynamo
-def _step(name: str, how: str, function: str, args: Any, kwargs: Any) -> str:
-    replay = _REPLAYS[name]
-    named = {key: replay.operand(value) for key, value in kwargs}
-    return replay.describe(replay.call(how, function, replay.operand(args), named))
-
-
-@_for_dynamo
-def _finish(name: str, result: Any) -> str:
-    replay = _REPLAYS[name]
-    return replay.graph_text(replay.operand(result))
-
-
-@_for_dynamo
-def _refuse_unseen() -> NoReturn:
+def _refuse_unseen(function: str) -> NoReturn:
+    torch_functions.refuse_random(function)
     raise OperandError(
-        name="a function of Python's",
+        name=f"`{function}`",
         operands="a value of the mod, and torch.compile did not see it",
         expected="operators, torch functions and methods of the values",
         rewrite="torch.abs(x) for abs(x)",
@@ -335,10 +390,18 @@ def _refuse_unseen() -> NoReturn:
 
 
 @_for_dynamo
-def _refuse_operand(kind: str) -> NoReturn:
-    raise OperandError(
-        name="an operation on scores or indices",
-        operands=f"a {kind}",
-        expected="traced values, captured tensors, numbers and bools",
-        rewrite="convert it to a number or a tensor",
-    )
+def _step(name: str, how: str, function: str, args: Any, kwargs: Any) -> str:
+    replay = _REPLAYS[name]
+    named = {key: replay.operand(value) for key, value in kwargs}
+    result = replay.call(how, function, replay.operand(args), named)
+    if isinstance(result, View):
+        result.made_at(place())
+    if how in ("method", "function"):
+        replay.note_change(function, args)
+    return replay.describe(result)
+
+
+@_for_dynamo
+def _finish(name: str, result: Any) -> str:
+    replay = _REPLAYS[name]
+    return replay.graph_text(replay.operand(result))

@@ -39,8 +39,7 @@ def dispatch(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     named = function._overloadpacket if isinstance(function, _OPS[:1]) else function
     name = plain_name(getattr(named, "__name__", ""))
     everything = (args, kwargs)
-    if name in _RANDOM:
-        unsupported(name, "random numbers made outside the mod, in a captured tensor")
+    refuse_random(name)
     if hosts.any_traced(everything):
         if not _is_torchs(function):
             raise UnsupportedFunctionError(
@@ -102,6 +101,7 @@ def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], is_method: bo
         DataDependentShapeError, UnsupportedFunctionError: the name is outside the vocabulary.
         OperandError: the arguments do not fit.
     """
+    refuse_random(name)
     if name in _DATA_DEPENDENT or (name == "where" and len(args) + len(kwargs) == 1):
         raise DataDependentShapeError(
             where=locate.here(), name=f"`{name}`", rewrite="torch.where(condition, a, b)"
@@ -112,7 +112,7 @@ def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], is_method: bo
     if handler is None:
         unsupported(name)
     try:
-        inspect.signature(handler).bind(*args, **kwargs)
+        bound = inspect.signature(handler).bind(*args, **kwargs)
     except TypeError as error:
         raise OperandError(
             where=locate.here(),
@@ -121,7 +121,15 @@ def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], is_method: bo
             expected=f"{name}({', '.join(inspect.signature(handler).parameters)})",
             rewrite="leave out the arguments that are not listed",
         ) from None
+    if bound.arguments.get("inplace"):
+        unsupported(f"{name}_")
     return handler(*args, **kwargs)
+
+
+def refuse_random(name: str) -> None:
+    """Refuse a function that makes random numbers: they would be those of the first call."""
+    if name in _RANDOM:
+        unsupported(name, "random numbers made outside the mod, in a captured tensor")
 
 
 def method(value: Traced, name: str) -> Any:

@@ -37,7 +37,7 @@ FUNCTIONS: Final[dict[str, Handler]] = {}
 
 _FAMILIES: Final = (
     "element-wise functions (torch.where, exp, log, tanh, abs, clamp, minimum, maximum ...), "
-    "comparisons, indexing, and reductions over one axis"
+    "comparisons, indexing, and reductions over one axis; docs/mods.md lists them all"
 )
 _OUTSIDE: Final = "these, or compute it outside the mod into a captured tensor"
 _INDEXING: Final = "indexing: table[i, j]"
@@ -48,7 +48,7 @@ _STOPPED: Final = (
     "a captured tensor is detached outside: t = t.detach()"
 )
 _MEMBERSHIP: Final = "(kv_idx == a) | (kv_idx == b), or a captured table of bools: table[kv_idx]"
-_INSTEAD: Final = {
+INSTEAD: Final = {
     "isin": _MEMBERSHIP,
     "embedding": "indexing of the weights: weight[index, h]",
     "softmax": _SOFTMAX, "log_softmax": _SOFTMAX, "softmin": _SOFTMAX, "logsumexp": _SOFTMAX,
@@ -58,6 +58,7 @@ _INSTEAD: Final = {
     "detach": _STOPPED, "detach_": _STOPPED, "requires_grad_": _STOPPED, "stop_gradient": _STOPPED,
     "linear": "the layer applied outside the mod, and its result indexed inside",
 }  # fmt: skip
+"""torch's function that a mod cannot have -> what to write instead."""
 
 
 def unsupported(name: str, rewrite: str = "") -> NoReturn:
@@ -68,7 +69,7 @@ def unsupported(name: str, rewrite: str = "") -> NoReturn:
         rewrite: what to write instead, by default what the table of advice says.
     """
     plain = name.rstrip("_").lstrip(".")
-    rewrite = rewrite or _INSTEAD.get(name.lstrip("."), "") or _INSTEAD.get(plain, "")
+    rewrite = rewrite or INSTEAD.get(name.lstrip("."), "") or INSTEAD.get(plain, "")
     if not rewrite and name.endswith("_") and name[:2] != "__":
         rewrite = f"the form that gives a new value: x = x.{plain}(...)"
     public = [n for n in FUNCTIONS if hasattr(torch, n) or hasattr(torch.nn.functional, n)]

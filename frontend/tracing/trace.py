@@ -46,7 +46,7 @@ from flexfa4.frontend.places import Places
 from flexfa4.frontend.text import snapshots
 from flexfa4.frontend.tracing import contract, hosts, locate
 from flexfa4.frontend.tracing.captures import Session
-from flexfa4.frontend.tracing.combining import Combinable, KnownMod
+from flexfa4.frontend.tracing.combining import Combinable, KnownMod, written
 from flexfa4.frontend.tracing.contract import Kind
 from flexfa4.frontend.tracing.escapes import Net
 from flexfa4.frontend.tracing.proxies import (
@@ -105,8 +105,14 @@ class _Entry:
         r = self.program.run(mod)
         if r is None:
             return None
+        if not self.tensors and not self.scalars:
+            return self._without_captures
         tensors = tuple([r[i] for i in self.tensors])
         return BoundGraph(self.graph, tensors, tuple([r[i] for i in self.scalars]), self.places)
+
+    @functools.cached_property
+    def _without_captures(self) -> BoundGraph:
+        return BoundGraph(self.graph, places=self.places)
 
 
 @dataclass
@@ -202,12 +208,7 @@ def _resolve_other(mod: Any, kind: Kind) -> BoundGraph:
     if not isinstance(mod, Mod):
         raise NotAFunctionError(value=describe(mod), rewrite=contract.SIGNATURES[kind])
     if mod.kind != kind:
-        raise ResultError(
-            name="the mod",
-            result=f"a {contract.RESULTS[mod.kind]}: it is a {mod.kind} mod",
-            expected=f"a {contract.RESULTS[kind]} for a {kind} mod",
-            rewrite=contract.SIGNATURES[kind],
-        )
+        raise ResultError(**contract.other_kind(mod.kind, kind))
     return mod.bind()
 
 
@@ -339,6 +340,9 @@ class FunctionMod(Mod):
     def __deepcopy__(self, memo: dict[int, Any]) -> Mod:
         return FunctionMod(copy.deepcopy(self.function, memo), self.kind)
 
+    def __repr__(self) -> str:
+        return f"trace({written(self.function)})"
+
     def captured(self, session: Session, source: Source, parents: Any) -> Callable[..., Any]:
         session.require_type(source, self)
         wrapped: Callable[..., Any] = session.wrap(self.function, Attr(source, "function"), parents)
@@ -348,9 +352,21 @@ class FunctionMod(Mod):
 class TextMod(Mod):
     """A Mod made from a text or read by pickle; its values are those that it was made with."""
 
-    def __init__(self, bound: BoundGraph) -> None:
-        self.bound, self.kind = bound, bound.graph.kind
-        self.text = str(bound.graph)
+    def __init__(self, bound: BoundGraph, text: str, kind: Kind) -> None:
+        self.bound, self.text, self.kind = bound, text, kind
+
+    @classmethod
+    def of(cls, bound: BoundGraph) -> TextMod:
+        """Return the mod of a graph and its values."""
+        return cls(bound, str(bound.graph), bound.graph.kind)
+
+    def __repr__(self) -> str:
+        graph = self.bound.graph
+        names = [*(b.name for b in graph.buffers), *(s.name for s in graph.scalars)]
+        values = (*self.bound.tensors, *self.bound.scalars)
+        given = [f"{n}={describe(v)}" for n, v in zip(names, values, strict=True)]
+        text = "; ".join(self.text.split("\n")[len(names) :])
+        return f"parse({', '.join([repr(text), *given])})"
 
     def bind(self) -> BoundGraph:
         return self.bound
@@ -415,7 +431,7 @@ def unpickled(state: Any) -> Mod:
         PickleFormatError: another release wrote it in another format.
         DamagedPickleError: its parts do not go together.
     """
-    return TextMod(snapshots.restored(state))
+    return TextMod.of(snapshots.restored(state))
 
 
 def named_arguments(kind: Kind, args: tuple[Any, ...]) -> dict[str, Any]:
@@ -471,6 +487,8 @@ def inline_graph(
 def trace(fn: Any, kind: Kind | None = None) -> Mod:
     """Trace a mod.
 
+    What a mod may contain is in docs/mods.md of the project.
+
     Args:
         fn: a Python callable; a text or a `Mod` is returned as a Mod, too.
         kind: ``"score"`` or ``"mask"``; by default the number of parameters without defaults
@@ -481,6 +499,10 @@ def trace(fn: Any, kind: Kind | None = None) -> Mod:
         ArityError: the parameters decide for neither.
         TraceError: the mod uses something that has no meaning for one score.
     """
+    if torch.compiler.is_dynamo_compiling():
+        from flexfa4.frontend.tracing import tape
+
+        return tape.trace_outside(fn, kind)
     contract.check_kind(kind)
     mod = fn if isinstance(fn, Mod) else _text_mod(fn) if isinstance(fn, str) else None
     if mod is None:
@@ -492,16 +514,33 @@ def trace(fn: Any, kind: Kind | None = None) -> Mod:
 def parse(text: str, /, **bindings: Any) -> Mod:
     """Read a mod from text, such as ``parse("q >= kv and q - kv <= w", w=1024)``.
 
+    A text is an expression of ``score``, ``b``, ``h``, ``q``, ``kv``, the sizes ``q_len``,
+    ``kv_len``, ``num_heads``, ``num_kv_heads`` and the bound names: a score mod if it is a number,
+    a mask if it is a bool.  It has Python's operators and their precedence; ``and``, ``or``,
+    ``not`` and ``a if c else b``; ``exp(x)``, ``where(c, a, b)``, ``clamp(x, lo, hi)`` and the like
+    by their bare names; ``table[h, :]`` for an element or a vector of a bound tensor.  Before it,
+    in lines of their own, may stand values with names (``d = q - kv``) and the types of bindings
+    (``w: i32``, ``table: f32[_, 64]``).  An expression over several lines stands in parentheses.
+    docs/mods.md of the project has it all, with the list of functions.
+
     Args:
-        text: the text form, see `text.printing`.
-        bindings: the captured values by name: tensors, ints, floats, bools.
+        text: the text.
+        bindings: the captured values by name: tensors, ints, floats, bools; a list of numbers, or
+            of lists of them, is copied into a tensor.
 
     Raises:
         ArgumentError: `text` is no str.
         TextError: the text cannot be read, or the bindings do not fit it.
         OperandError: dtypes do not go together, or integers have no result, such as ``q // 0``.
     """
+    if torch.compiler.is_dynamo_compiling():
+        from flexfa4.frontend.tracing import tape
+
+        if bindings:
+            return tape.parse_outside(text, **bindings)
+        return TextMod(tape.parsed(text), tape.parsed_text(text), tape.parsed_kind(text))
     from flexfa4.frontend.pipeline import optimise
+    from flexfa4.frontend.text.bindings import of_lists
     from flexfa4.frontend.text.printing import bind_values, check_integers, parse_graph
 
     if not isinstance(text, str):
@@ -511,7 +550,8 @@ def parse(text: str, /, **bindings: Any) -> Mod:
             expected="a str, such as 'q >= kv'",
             rewrite="flexfa4.trace(function) for a function, bytes.decode() for bytes",
         )
+    bindings = of_lists(bindings)
     parsed = parse_graph(text, bindings)
     check_integers(parsed.graph, bindings)
     bound = bind_values(optimise(parsed.graph), bindings)
-    return TextMod(replace(bound, places=Places(parsed.loads)))
+    return TextMod.of(replace(bound, places=Places(parsed.loads)))

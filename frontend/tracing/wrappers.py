@@ -30,7 +30,7 @@ import torch
 
 from flexfa4.errors import CaptureError, UnsupportedFunctionError
 from flexfa4.frontend.tracing import classes, locate, objects, recording
-from flexfa4.frontend.tracing.combining import KnownMod
+from flexfa4.frontend.tracing.combining import KnownMod, inside
 from flexfa4.frontend.tracing.hosts import MATH_FUNCTIONS, HostScalar, HostTensor
 from flexfa4.frontend.tracing.proxies import Traced
 from flexfa4.frontend.tracing.sources import Attr, Call, Item, Source, describe
@@ -243,7 +243,7 @@ def _number(session: Session, value: Any, source: Source, parents: Any) -> Any:
 
 
 def _mod(session: Session, value: KnownMod, source: Source, parents: Any) -> Any:
-    return value.captured(session, source, parents)
+    return inside(value, value.captured(session, source, parents))
 
 
 _WRAPPERS: Final[tuple[tuple[Any, Callable[[Session, Any, Source, Any], Any]], ...]] = (

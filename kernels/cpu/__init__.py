@@ -12,6 +12,7 @@ Stages, in the order in which a call passes through them::
     forward     tiles -> out, lse
     backward    tiles -> gradients of q, k, v and sink; captures_grad has those of captured tensors
     function    the autograd function around both
+    gradient_batches  one backward pass for each of many gradients that come at once
     describe    all this in words, for `flexfa4.explain`
 
 Calls neither ``scaled_dot_product_attention`` nor torch's ``flex_attention``, and never holds a

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Final
 
 from flexfa4.frontend.analysis import facts
-from flexfa4.frontend.analysis.facts import Rewrite, expression
+from flexfa4.frontend.analysis.facts import Rewrite
+from flexfa4.frontend.analysis.in_words import expression
 from flexfa4.frontend.evaluate import operands
 from flexfa4.frontend.ir import Graph, topological
 from flexfa4.kernels.cpu.products import longest_vector, regroup

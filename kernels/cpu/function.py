@@ -289,20 +289,20 @@ class _Attention(torch.autograd.Function):
         if grad_out is None and grad_lse is None:
             return (None,) * (5 + len(tensors))
         inputs = (q, k, v, sink, *tensors)
-        with torch.no_grad():
-            result = for_each(
-                lambda *grads: gradients(
-                    request, inputs, Results(out, lse, *grads), ctx.needs_input_grad[1:]
-                ),
-                grad_out,
-                grad_lse,
-            )
-        if torch.is_grad_enabled():  # create_graph=True: fail where the second derivative is taken
-            present = [g for g in result if g is not None]
-            sources = [t for t in (*inputs, grad_out, grad_lse) if t is not None]
+
+        def differentiate(*grads: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
+            with torch.no_grad():
+                results = Results(out, lse, *grads)
+                found = gradients(request, inputs, results, ctx.needs_input_grad[1:])
+            if not torch.is_grad_enabled():
+                return found
+            # create_graph=True: fail where the second derivative is taken
+            present = [g for g in found if g is not None]
+            sources = [t for t in (*inputs, *grads) if t is not None]
             marked = iter(_OnlyFirstDerivative.apply(len(present), *present, *sources))  # type: ignore[no-untyped-call]
-            result = [None if g is None else next(marked) for g in result]
-        return None, *result
+            return [None if g is None else next(marked) for g in found]
+
+        return None, *for_each(differentiate, grad_out, grad_lse)
 
 
 class _OnlyFirstDerivative(torch.autograd.Function):

@@ -31,13 +31,15 @@ def for_each(run: Callable[..., Sequence[Any]], *arguments: Any) -> list[Any]:
     Returns:
         What `run` gives, with the hidden axes of the arguments.
     """
+    if not any([isinstance(x, list) or _has_axis(x) for x in arguments]):  # in a microsecond
+        return list(run(*arguments))
     leaves, tree = tree_flatten(arguments)
-    batched = {i: x for i, x in enumerate(leaves) if isinstance(x, torch.Tensor) and _is_batched(x)}
+    batched = {i: x for i, x in enumerate(leaves) if _has_axis(x)}
     if not batched:
         return list(run(*arguments))
     levels = _nesting()
     plain = {i: _shown(x, levels) for i, x in batched.items()}
-    sizes = torch.broadcast_shapes(*[x.shape[:levels] for x in plain.values()])
+    sizes = torch.broadcast_shapes(*[x.shape[:levels] for x in plain.values()])  # type: ignore[no-untyped-call]
     rows = {i: x.expand(*sizes, *x.shape[levels:]).flatten(0, levels - 1)
             for i, x in plain.items()}  # fmt: skip
     found = [
@@ -50,10 +52,14 @@ def for_each(run: Callable[..., Sequence[Any]], *arguments: Any) -> list[Any]:
     ]
 
 
+def _has_axis(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and _is_batched(x)
+
+
 def _nesting() -> int:
-    """Return how many hidden axes there may be."""
+    """Return how many hidden axes there may be; threads of autograd's own do not know: one."""
     torch._C._vmapmode_increment_nesting()
-    return torch._C._vmapmode_decrement_nesting()
+    return max(1, torch._C._vmapmode_decrement_nesting())
 
 
 def _shown(x: torch.Tensor, levels: int) -> torch.Tensor:

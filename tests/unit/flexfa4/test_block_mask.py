@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import flexfa4
 from flexfa4 import BlockMask, create_block_mask
-from flexfa4.block_mask import _CACHE, _CACHE_SIZE
+from flexfa4.block_mask import _CACHE
 from flexfa4.counters import Stats, stats
 from flexfa4.errors import ArgumentError, DeviceError, MaskReadsBatchError, StaleBlockMaskError
 from flexfa4.frontend.tracing.trace import TRACES_PER_CODE
@@ -535,10 +535,10 @@ def test_views_that_differ_in_strides_only_do_not_share_a_mask() -> None:
 
 def test_the_cache_of_masks_is_bounded() -> None:
     x = torch.randn(1, 1, 4, 4)
-    for i in range(_CACHE_SIZE + 5):
+    for i in range(_CACHE.size + 5):
         ids = torch.full((4,), i)
         flexfa4.attention(x, x, x, block_mask=lambda b, h, q, kv, ids=ids: ids[q] == ids[kv])
-    assert len(_CACHE) <= _CACHE_SIZE
+    assert len(_CACHE) == _CACHE.size
 
 
 def test_a_default_device_elsewhere_does_not_matter() -> None:

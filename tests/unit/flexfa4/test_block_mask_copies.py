@@ -184,6 +184,8 @@ SIZES = {"batch": 2, "heads": 4, "q_len": LENGTH, "kv_len": LENGTH, "kv_heads": 
     ("changes", "problem"),
     [
         ({"format": None}, "its format is not given"),
+        ({"format": torch.ones(2)}, "its format is a Tensor"),
+        ({"device": 3}, "its device is 3"),
         ({"mask": None}, "Mod is damaged"),
         ({"sizes": {"q_len": 3}}, "missing"),
         ({"sizes": {**SIZES, "q_len": -1}}, "q_len is -1"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 import flexfa4
 from flexfa4 import MaskMod, compose, create_block_mask, mask, parse
 from flexfa4.counters import stats
-from flexfa4.errors import ArgumentError, ArityError, ResultError
+from flexfa4.errors import ArgumentError, ArityError, ModTruthError, ResultError
 from flexfa4.variants import Document, SlidingWindow, Softcap, alibi, causal, softcap
 
 BATCH, HEADS, Q_LEN, KV_LEN = 2, 3, 40, 50
@@ -26,6 +28,10 @@ B, H, Q, KV = (
 
 def near(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return (q_idx - kv_idx).abs() < 6 + h
+
+
+def shifted(b: Any, h: Any, q_idx: Any, kv_idx: Any, by: int = 0) -> Any:
+    return q_idx + by >= kv_idx
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,6 +219,19 @@ def test_a_function_with_neither_kinds_parameters_is_refused_when_it_is_combined
         causal & (lambda q, kv: q > kv)  # type: ignore[operator]
 
 
+def test_a_module_is_refused_by_the_parameters_of_its_forward() -> None:
+    class Scaled(torch.nn.Module):
+        def forward(self, score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+            return score * 2
+
+    with pytest.raises(ArityError, match="`Identity` takes 1 parameters"):
+        causal & torch.nn.Identity()
+    with pytest.raises(ArgumentError, match="is a score mod"):
+        flexfa4.mask(Scaled())
+    with pytest.raises(ArityError, match="`Identity` takes 1 parameters"):
+        flexfa4.compose(torch.nn.Identity())
+
+
 def test_parameters_with_defaults_do_not_make_a_mask_a_score_mod() -> None:
     assert torch.equal(
         dense(causal & (lambda b, h, q, kv, w=3: q - kv < w)), dense(SlidingWindow(3))
@@ -349,3 +368,65 @@ def test_a_score_mod_is_no_mask() -> None:
         causal & parse("score * 2")
     with pytest.raises(ArgumentError, match=r"an operand of mask\(\) is a score mod"):
         mask("score * 2")
+
+
+# ---- and, or, not --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", [mask(near), causal, causal & near, ~causal, parse("q >= kv")])
+def test_python_logic_on_a_mask_of_any_form_is_refused_and_not_dropped(form: Any) -> None:
+    actions: dict[str, Callable[[], Any]] = {
+        "form & causal": lambda: form and causal,
+        "form | causal": lambda: form or causal,
+        "~form": lambda: not form,
+        "form is not None": lambda: causal if form else None,
+    }
+    for instead, action in actions.items():
+        with pytest.raises(ModTruthError, match="`form` is a mask") as caught:
+            action()
+        if sys.version_info >= (3, 11):  # before, the place is known by its line only
+            assert str(caught.value).endswith(f"instead: {instead}")
+
+
+@pytest.mark.parametrize("form", [alibi, compose(alibi, softcap), parse("score * 2")])
+def test_python_logic_on_a_score_mod_is_refused(form: Any) -> None:
+    with pytest.raises(ModTruthError, match=r"`form` is a score mod(.|\n)*flexfa4.compose\("):
+        form and softcap  # noqa: B018
+    with pytest.raises(ModTruthError):
+        bool(form)
+
+
+@pytest.mark.parametrize("form", [causal, causal & near, parse("q >= kv"), flexfa4.trace(near)])
+def test_python_logic_on_a_mask_that_a_mask_captures_is_refused(form: Any) -> None:
+    with pytest.raises(ModTruthError):
+        flexfa4.trace(lambda b, h, q, kv: (form and mask(near))(b, h, q, kv), "mask")
+    together = flexfa4.trace(lambda b, h, q, kv: (form & mask(near))(b, h, q, kv), "mask")
+    assert torch.equal(dense(together), dense(mask(form) & near))
+
+
+# ---- how they print ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mod", "text"),
+    [
+        (mask(near), "mask(near)"),
+        (mask(functools.partial(shifted, by=2)), "mask(partial(shifted, by=2))"),
+        (causal & ~SlidingWindow(4), "Causal() & ~SlidingWindow(window=4)"),
+        (causal & (causal | near), "Causal() & (Causal() | mask(near))"),
+        (causal & near | causal, "Causal() & mask(near) | Causal()"),
+        (causal | (causal | near), "Causal() | (Causal() | mask(near))"),
+        (~(causal & near), "~(Causal() & mask(near))"),
+        (mask("q >= kv"), "mask(parse('q >= kv'))"),
+        (parse("kv - q < w", w=3), "parse('kv - q < w', w=3)"),
+        (flexfa4.trace(near), "trace(near)"),
+        (compose(softcap, Softcap(2.0)), "compose(Softcap(cap=50.0), Softcap(cap=2.0))"),
+    ],
+)
+def test_a_mod_prints_as_it_is_written(mod: Any, text: str) -> None:
+    assert repr(mod) == text
+
+
+def test_a_text_prints_its_tensors_by_their_shapes() -> None:
+    packed = parse("d = ids[q] - ids[kv]; d * d < 1", ids=IDS)
+    assert repr(packed).endswith("t0 * t0 < 1', ids=a Tensor of shape (50,))")

@@ -15,7 +15,7 @@ from rich.console import Console
 from flexfa4.demo.model import Shape
 from flexfa4.demo.report import Comparison, draw, print_tables
 from flexfa4.demo.train import Job, Run
-from flexfa4.plotting import PARTIAL, SEEN, new_figure
+from flexfa4.plotting.figures import PARTIAL, SEEN, new_figure
 
 JOB = Job("flexfa4", 3, 1, 512, Shape(window=128))
 EXACT = [5.5, 4.0, 3.0]

@@ -130,8 +130,3 @@ def test_every_class_has_a_docstring_and_says_something_in_each_part() -> None:
 def test_a_class_says_what_was_found_in_its_own_words() -> None:
     passed_through = {kind for kind in CATALOGUE if re.fullmatch(r"{\w+}", kind.found)}
     assert passed_through == {errors.TextSyntaxError}  # whose words are the grammar's tables
-
-
-@pytest.mark.parametrize("name", ["ArgumentError", "BlockListError"])
-def test_flexattentions_chapter_finds_classes_of_both(name: str) -> None:
-    assert flex_errors.error_class(name).__name__ == name

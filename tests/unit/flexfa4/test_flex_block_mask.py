@@ -16,9 +16,12 @@ import flexfa4
 from flexfa4.errors import (
     ArgumentError,
     BlockMaskMismatchError,
+    DamagedPickleError,
+    FlexFA4Error,
+    PickleFormatError,
     StaleBlockMaskError,
 )
-from flexfa4.flex import BlockMask, create_block_mask, flex_attention, noop_mask
+from flexfa4.flex import BlockMask, create_block_mask, create_mask, flex_attention, noop_mask
 from flexfa4.flex.errors import BlockIndexError, BlockListError
 
 
@@ -235,6 +238,59 @@ def test_a_block_mask_of_a_closure_can_be_pickled_and_copied() -> None:
     for one in (*copies, part):
         assert torch.equal(one.token_mask(), tokens)
     assert copy.copy(block_mask).mask_mod is block_mask.mask_mod
+
+
+def read(**changes: Any) -> BlockMask:
+    made = BlockMask.__new__(BlockMask)
+    made.__setstate__({**create_block_mask(causal, None, None, 40, 40).__getstate__(), **changes})
+    return made
+
+
+@pytest.mark.parametrize("name", ["format", "mask_mod", "seq_lengths", "q_indices", "dq_kv_order"])
+def test_a_pickle_without_one_of_its_parts_is_damaged(name: str) -> None:
+    state = create_block_mask(causal, None, None, 40, 40).__getstate__()
+    del state[name]
+    with pytest.raises(DamagedPickleError, match="a pickled BlockMask is damaged"):
+        BlockMask.__new__(BlockMask).__setstate__(state)
+
+
+def test_a_pickle_of_another_format_or_of_lists_that_are_none_is_refused() -> None:
+    assert torch.equal(read().token_mask(), create_mask(causal, None, None, 40, 40))
+    with pytest.raises(PickleFormatError, match="has format 99"):
+        read(format=99)
+    for changes in ({"format": torch.ones(2)}, {"kv_indices": 3}, {"seq_lengths": (4000, 40)}):
+        with pytest.raises(DamagedPickleError):
+            read(**changes)
+
+
+NO_MASKS: dict[str, Any] = {
+    "a number": 3,
+    "a score mod": lambda score, b, h, q_idx, kv_idx: score,
+    "a score variant": flexfa4.variants.alibi,
+    "a score text": "score + 1",
+    "a traced score mod": flexfa4.parse("score + 1"),
+    "a class": flexfa4.variants.Causal,
+    "a function of one parameter": lambda q_idx: q_idx > 0,
+    "a module of one parameter": torch.nn.Identity(),
+}
+
+
+@pytest.mark.parametrize("name", NO_MASKS)
+def test_what_is_no_mask_is_refused_when_it_is_given_or_assigned(name: str) -> None:
+    with pytest.raises(FlexFA4Error):
+        from_table([[1]], 16, NO_MASKS[name])
+    block_mask = from_table([[1]], 16)
+    with pytest.raises(FlexFA4Error):
+        block_mask.mask_mod = NO_MASKS[name]
+    assert block_mask.mask_mod is noop_mask
+
+
+@pytest.mark.parametrize("lengths", [40, (40,), (40, 40, 1), "ab", (40, 4.5), (True, 40)])
+def test_lengths_that_are_no_pair_are_refused_when_they_are_assigned(lengths: Any) -> None:
+    block_mask = create_block_mask(causal, None, None, 40, 40)
+    with pytest.raises(ArgumentError, match="seq_lengths"):
+        block_mask.seq_lengths = lengths
+    assert block_mask.seq_lengths == (40, 40)
 
 
 def test_moving_keeps_the_meaning_and_leaves_the_original() -> None:

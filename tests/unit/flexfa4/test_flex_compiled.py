@@ -67,6 +67,31 @@ def test_masks_that_are_lists(kind: str) -> None:
     torch.testing.assert_close(out, right[:, :, rows])
 
 
+@pytest.mark.parametrize(
+    ("index", "rows"),
+    [
+        (slice(1, None), range(16, 40)),
+        (slice(None, -1), range(32)),
+        (slice(0, 9, 2), (*range(16), *range(32, 40))),
+        (slice(0, 2, 2), range(16)),
+        (-1, range(32, 40)),
+        (0, range(16)),
+    ],
+    ids=str,
+)
+def test_rows_picked_in_the_graph_of_a_mask_whose_last_row_is_cut_short(
+    index: Any, rows: Any
+) -> None:
+    def part(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        block_mask = create_block_mask(causal, None, None, k.shape[2], k.shape[2], BLOCK_SIZE=16)
+        return flex_attention(q, k, v, block_mask=block_mask[:, :, index])
+
+    q, k, v = (t[:, :, :40] for t in qkv())
+    right = flex_attention(q, k, v, block_mask=causal)[:, :, list(rows)]
+    out = torch.compile(part, backend="eager", fullgraph=True)(q[:, :, list(rows)], k, v)
+    torch.testing.assert_close(out, right)
+
+
 def test_a_mask_made_in_the_graph_with_an_offset() -> None:
     def decode(q: Any, k: Any, v: Any, position: Any) -> Any:
         def shifted(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:

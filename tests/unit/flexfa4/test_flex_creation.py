@@ -19,6 +19,26 @@ SIZES = st.tuples(st.integers(1, 70), st.integers(1, 70))
 BLOCKS = st.one_of(st.integers(1, 80), st.tuples(st.integers(1, 80), st.integers(1, 80)))
 
 
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ((-1, None, 8, 8), "B is -1(.|\n)*B=query"),
+        ((None, 0, 8, 8), "H is 0(.|\n)*H=query"),
+        ((None, None, -1, 8), "Q_LEN is -1(.|\n)*Q_LEN=query"),
+        ((None, None, 8, 8.5), "KV_LEN is 8.5(.|\n)*KV_LEN=key"),
+    ],
+)
+def test_a_wrong_size_is_refused_by_the_name_that_it_has_here(counts: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"^{message}"):
+        create_block_mask("q >= kv", *counts)
+
+
+def test_integers_of_any_library_are_sizes() -> None:
+    length, size = torch.tensor(40), torch.tensor(16)  # with __index__, as numpy's have it
+    made = create_block_mask("q >= kv", None, None, length, length, BLOCK_SIZE=size)  # type: ignore[arg-type]
+    assert (made.seq_lengths, made.BLOCK_SIZE) == ((40, 40), (16, 16))
+
+
 @given(SIZES, BLOCKS, st.integers(-9, 40), st.booleans())
 def test_lists_are_torchs(lengths: Any, size: Any, reach: int, apart: bool) -> None:
     def mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import pkgutil
 import subprocess
 import sys
@@ -40,6 +41,13 @@ def test_dir_lists_every_public_name_and_nothing_is_listed_that_is_not_there() -
     assert set(flexfa4.__all__) <= set(dir(flexfa4))
     assert all(hasattr(flexfa4, name) for name in dir(flexfa4))
     assert flexfa4.__all__ == sorted(flexfa4.__all__)
+
+
+def test_dir_lists_no_name_that_the_module_itself_imported() -> None:
+    importlib.import_module("flexfa4.report")
+    assert "report" in vars(flexfa4)
+    listed = {name for name in dir(flexfa4) if not name.startswith("__")}
+    assert listed == {*flexfa4.__all__, *flexfa4._MODULES}
 
 
 def test_an_unknown_name_is_an_attribute_error_and_a_failed_import() -> None:

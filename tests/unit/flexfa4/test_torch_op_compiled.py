@@ -13,9 +13,20 @@ import torch
 from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
 
 import flexfa4
+from flexfa4.errors import ArgumentError
 from flexfa4.testing import CASES, Case, Sizes
 from flexfa4.testing.case import Draw
-from flexfa4.variants import SlidingWindow, alibi, causal
+from flexfa4.variants import (
+    ByPosition,
+    FoldedBatch,
+    Neighborhood,
+    PackedCausal,
+    SlidingWindow,
+    alibi,
+    causal,
+    softcap,
+)
+from flexfa4.variants.token_order import row_major
 
 B, H, HKV, L, D = 2, 4, 2, 36, 8
 SLOPES = torch.linspace(0.1, 0.8, H)
@@ -172,6 +183,68 @@ def test_a_mask_of_any_kind_means_the_same_compiled(name: str, dynamic: bool | N
     assert_equal_to_eager(call, (q, k, v), q, k, v, backend="eager", dynamic=dynamic)
 
 
+@pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])
+def test_functions_may_be_combined_while_compiling(dynamic: bool | None) -> None:
+    q, k, v = inputs()
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        def same(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+            return DOC[q_idx] == DOC[kv_idx]
+
+        near = flexfa4.mask(lambda b, h, q_idx, kv_idx: q_idx - kv_idx < q.shape[2] // 3)
+        capped = flexfa4.compose(lambda score, b, h, q_idx, kv_idx: score * 2, softcap)
+        return flexfa4.attention(q, k, v, score_mod=capped, block_mask=same & causal | near & same)
+
+    assert_equal_to_eager(call, (q, k, v), q, k, v, backend="eager", dynamic=dynamic)
+
+
+def test_texts_may_stand_where_functions_do_while_compiling() -> None:
+    q, k, v = inputs()
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        score_mod = flexfa4.compose("score * 2", softcap)
+        near = flexfa4.mask("q - kv < 9") & causal | "kv == 0"
+        packed = FoldedBatch(12, "q >= kv") & flexfa4.parse("q != 3")
+        return flexfa4.attention(q, k, v, score_mod=score_mod, block_mask=near & packed)
+
+    assert_equal_to_eager(call, (q, k, v), q, k, v, backend="eager")
+
+
+def test_what_the_documentation_says_about_mods_made_while_compiling() -> None:
+    q, k, v = inputs()
+    doubled = torch.compile(lambda score, *at: score * 2, backend="eager")
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        after = flexfa4.mask(lambda b, h, q_idx, kv_idx: ~causal(b, h, q_idx, kv_idx))
+        near = Neighborhood((6, 6), kernel=(3, 3), order=row_major)
+        mask = after | near | ByPosition(torch.arange(L), inner=causal)
+        return flexfa4.attention(q, k, v, score_mod=doubled, block_mask=mask)
+
+    assert_equal_to_eager(call, (q, k, v), q, k, v, backend="eager")
+
+    def packed(q: Any, k: Any, v: Any) -> Any:
+        mask = PackedCausal.from_lengths([L - 5, 5])
+        return flexfa4.attention(q, k, v, block_mask=mask)
+
+    assert "make the mod outside" in refused(packed, q, k, v)
+    torch._dynamo.reset()
+    close(torch.compile(packed, backend="eager")(q, k, v), packed(q, k, v))
+
+
+def test_sizes_and_scales_may_be_symbolic_ints() -> None:
+    q, k, v = inputs()
+
+    def call(q: Any, k: Any, v: Any, block: int, scale: int) -> Any:
+        mask = flexfa4.create_block_mask(
+            lambda b, h, i, j: i >= j, q_len=L, kv_len=L, block_size=(block, block)
+        )
+        return flexfa4.attention(q, k, v, block_mask=mask, scale=scale)
+
+    run = compiled(call, "eager", dynamic=True)
+    for block, scale in ((16, 2), (32, 3)):
+        close(run(q, k, v, block, scale), call(q, k, v, block, scale))
+
+
 def assert_case(case: Case, dynamic: bool | None) -> None:
     """Compare a case of the table, compiled and eager."""
     sizes = Sizes(q_len=33, kv_len=40)
@@ -243,6 +316,19 @@ def test_a_block_mask_made_inside_the_compiled_function_is_the_one_made_outside(
 
     assert_equal_to_eager(call, (q, k, v), q, k, v, ids)
     assert_equal_to_eager(call, (q, k, v), q, k, v, ids // 2, dynamic=True)
+
+
+def test_a_block_mask_made_inside_grows_beyond_one_block_without_compiling_anew() -> None:
+    def call(q: Any, k: Any, v: Any) -> Any:
+        mask = flexfa4.create_block_mask("q >= kv", q_len=q.shape[2], kv_len=k.shape[2])
+        return flexfa4.attention(q, k, v, block_mask=mask)
+
+    counter = CompileCounterWithBackend("aot_eager")
+    run = compiled(call, counter, dynamic=True)
+    for length in (100, 128, 129, 300, 36):
+        q, k, v = (t.detach() for t in inputs(length=length))
+        close(run(q, k, v), call(q, k, v))
+    assert counter.frame_count == 1
 
 
 def test_a_block_mask_made_in_a_compiled_function_serves_outside() -> None:
@@ -411,6 +497,29 @@ def test_a_mistake_is_told_while_compiling(name: str) -> None:
     told = refused(lambda q, k, v: flexfa4.attention(q, k, v, **options), q, k, v)
     assert message in told
     assert "test_torch_op_compiled.py" in told  # the user's line
+
+
+def test_an_argument_of_a_variant_is_refused_while_compiling_and_where_python_goes_on() -> None:
+    q, k, v = inputs()
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        return flexfa4.attention(q, k, v, block_mask=SlidingWindow(0))
+
+    assert "SlidingWindow.window is 0" in refused(call, q, k, v)
+    torch._dynamo.reset()
+    with pytest.raises(ArgumentError, match=r"SlidingWindow.window is 0"):
+        torch.compile(call, backend="eager")(q, k, v)
+
+
+def test_a_text_with_values_is_left_to_python() -> None:
+    q, k, v = inputs()
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        return flexfa4.attention(q, k, v, block_mask=flexfa4.parse("q - kv < w", w=L // 3))
+
+    assert "make the mod outside the compiled function" in refused(call, q, k, v)
+    torch._dynamo.reset()
+    close(torch.compile(call, backend="eager")(q, k, v), call(q, k, v))
 
 
 def test_a_graph_break_inside_a_mod_is_an_error_where_others_would_be_allowed() -> None:

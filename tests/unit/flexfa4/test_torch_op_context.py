@@ -17,6 +17,7 @@ from torch.utils.checkpoint import (
 )
 
 import flexfa4
+from flexfa4 import errors
 from flexfa4.torch_op.context import needs_op
 from flexfa4.variants import causal
 
@@ -94,6 +95,16 @@ def test_an_exported_program_with_dynamic_shapes_survives_a_file(strict: bool) -
     assert torch.equal(loaded(*others), layer(*others))
 
 
+@pytest.mark.parametrize("strict", [False, True], ids=["traced", "strict"])
+def test_an_exported_block_mask_serves_from_one_block_to_several(strict: bool) -> None:
+    layer = Layer("made inside")
+    layer.ids = torch.arange(300) // 5
+    dims = ({2: torch.export.Dim("length", min=2, max=300)},) * 3
+    program = torch.export.export(layer, inputs(), strict=strict, dynamic_shapes=dims).module()
+    for length in (20, 150):
+        assert torch.equal(program(*inputs(length)), layer(*inputs(length)))
+
+
 # ---- other machinery of torch's ------------------------------------------------------------------
 
 
@@ -117,6 +128,41 @@ def test_fake_tensors_get_shapes_and_leave_nothing_behind() -> None:
     assert (flexfa4.stats() - before).block_masks == 0
     found = flexfa4.attention(*inputs(), score_mod=mod)
     torch.testing.assert_close(found, flexfa4.attention(*inputs(), score_mod="score * 2"))
+
+
+def test_a_block_mask_of_fake_tensors_says_that_it_holds_no_values() -> None:
+    with FakeTensorMode() as mode:
+        mask = flexfa4.create_block_mask("q >= kv", q_len=L, kv_len=L)
+        q, k, v = (mode.from_tensor(t) for t in inputs())
+        assert flexfa4.attention(q, k, v, block_mask=mask).shape == q.shape
+    assert "q_len=36" in repr(mask) and "blocks not known" in repr(mask)
+    for use in (
+        lambda: mask.density,
+        mask.to_dense,
+        mask.block_kinds,
+        lambda: flexfa4.attention(*inputs(), block_mask=mask),
+    ):
+        with pytest.raises(errors.FakeBlockMaskError):
+            use()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("mask", ["function", "text", "made outside"])
+def test_jit_trace_records_one_op_and_warns_of_nothing(mask: str) -> None:
+    layer = Layer(mask)
+    traced = torch.jit.trace(layer, inputs(), check_trace=False)
+    assert str(traced.graph).count("flexfa4::attention") == 1
+    length = L if mask == "made outside" else 50
+    assert torch.equal(traced(*inputs(length)), layer(*inputs(length)))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_jit_trace_freezes_no_block_mask_silently() -> None:
+    with pytest.raises(errors.TransformError, match=r"torch\.jit\.trace of create_block_mask"):
+        torch.jit.trace(Layer("made inside"), inputs())
+    traced = torch.jit.trace(Layer("made outside"), inputs(), check_trace=False)
+    with pytest.raises(RuntimeError, match="made for q_len=3 blocks of 16"):
+        traced(*inputs(50))
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -119,3 +120,46 @@ def test_a_gradient_of_a_gradient_is_refused_when_it_is_taken() -> None:
     (first,) = torch.autograd.grad(out.square().sum(), a.query, create_graph=True)
     with pytest.raises(flexfa4.errors.SecondDerivativeError):
         first.sum().backward()
+
+
+# ---- errors of a running op ----------------------------------------------------------------------
+
+SHORT = torch.zeros(5)
+
+
+def by_vmap(call: Any) -> Any:
+    return lambda q: torch.vmap(call)(q[None])
+
+
+def by_compile(call: Any) -> Any:
+    torch._dynamo.reset()
+    return torch.compile(call, backend="eager", fullgraph=True)
+
+
+@pytest.mark.parametrize("run", [by_vmap, by_compile])
+def test_a_read_out_of_range_is_shown_where_the_mod_does_it(run: Any) -> None:
+    mods: tuple[dict[str, Any], ...] = (
+        {"score_mod": lambda s, b, h, i, j: s * 3 + SHORT[j]},
+        {"block_mask": lambda b, h, i, j: SHORT[j] > 3},
+    )
+    for mod in mods:
+        with pytest.raises(flexfa4.errors.OutOfRangeError) as caught:
+            run(lambda q, mod=mod: flexfa4.attention(q, q, q, **mod))(torch.zeros(1, 2, 8, 8))
+        where = caught.value.where
+        assert isinstance(where, flexfa4.errors.Where) and where.file == __file__
+        assert "SHORT[j]" in where.source
+        if sys.version_info >= (3, 11):
+            assert where.source[where.column : where.column + where.width] == "SHORT[j]"
+
+
+def test_a_place_is_not_guessed_where_mods_of_one_text_have_several() -> None:
+    first = lambda s, b, h, i, j: s * 7 + SHORT[j]  # noqa: E731
+    second = lambda s, b, h, i, j: s * 7 + SHORT[j]  # noqa: E731
+    found = []
+    for mod in (first, second):
+        with pytest.raises(flexfa4.errors.OutOfRangeError) as caught:
+            by_vmap(lambda q, mod=mod: flexfa4.attention(q, q, q, score_mod=mod))(
+                torch.zeros(1, 2, 8, 8)
+            )
+        found.append(caught.value.where)
+    assert found[0] is not None and found[1] is None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch.autograd import forward_ad
-from torch.func import grad, jacrev, vjp, vmap
+from torch.func import functionalize, grad, jacrev, vjp, vmap
 
 import flexfa4
 from flexfa4 import errors
@@ -169,6 +169,29 @@ def test_grad_vjp_and_jacrev_agree_with_autograd() -> None:
     torch.testing.assert_close(rows.sum(0), lse_alone)
 
 
+def test_an_axis_of_no_elements_may_be_mapped() -> None:
+    def call(q: Any, slopes: Any) -> Any:
+        mod = lambda s, b, h, i, j: s + slopes[h] * (j - i)  # noqa: E731
+        return attention(q, K[0], VALUE[0], score_mod=mod, return_lse=True)
+
+    shapes = [x.shape for x in vmap(call)(Q[:0], ALL_SLOPES[:0])]
+    assert shapes == [(0, B, H, L, D), (0, B, H, L)]
+    each = vmap(grad(lambda *x: call(*x)[0].sum(), argnums=(0, 1)), in_dims=(0, None))
+    assert [x.shape for x in each(Q[:0], SLOPES)] == [(0, B, H, L, D), (0, H)]
+    total = grad(lambda s: vmap(call, in_dims=(0, None))(Q[:0], s)[0].sum())(SLOPES)
+    assert torch.equal(total, torch.zeros(H))
+
+
+def test_functionalize_goes_with_vmap() -> None:
+    def call(q: Any, k: Any, v: Any) -> Any:
+        return attention(q, k, v, score_mod=lambda s, b, h, i, j: s * SLOPES[h], block_mask=causal)
+
+    assert torch.equal(functionalize(call)(Q[0], K[0], VALUE[0]), call(Q[0], K[0], VALUE[0]))
+    assert_equal_to_a_loop(functionalize(call), (Q, K, VALUE))
+    expected = vmap(call)(Q, K, VALUE)
+    torch.testing.assert_close(functionalize(vmap(call))(Q, K, VALUE), expected)
+
+
 # ---- what there is not ---------------------------------------------------------------------------
 
 
@@ -179,6 +202,15 @@ def test_forward_mode_is_refused_for_inputs_and_captures() -> None:
         with pytest.raises(errors.TransformError, match="forward-mode"):
             attention(Q[0], K[0], VALUE[0], score_mod=lambda s, b, h, i, j: s * dual[h])
         attention(Q[0], K[0], VALUE[0])
+
+
+def test_functionalize_with_derivatives_is_refused() -> None:
+    def call(q: Any) -> Any:
+        return attention(q, K[0], VALUE[0]).sum()
+
+    for both in (functionalize(grad(call)), grad(functionalize(call))):
+        with pytest.raises(errors.TransformError, match="functionalize together with grad"):
+            both(Q[0])
 
 
 def test_a_second_derivative_is_refused_where_it_is_taken() -> None:

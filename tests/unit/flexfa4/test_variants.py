@@ -153,3 +153,21 @@ def test_a_wrong_parameter_is_refused_by_name(name: str) -> None:
     make, message = WRONG[name]
     with pytest.raises(ArgumentError, match=message):
         make()
+
+
+def test_a_misspelt_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(AttributeError, match="'SlidngWindow'; SlidingWindow, if that"):
+        variants.SlidngWindow  # noqa: B018
+    with pytest.raises(AttributeError, match="`flexfa4 variants` lists them"):
+        variants.nothing_of_the_kind  # noqa: B018
+    assert not hasattr(variants, "__wrapped__")
+
+
+@pytest.mark.parametrize(
+    ("value", "near"), [(-3, 3), (0, 1), (2.5, 2), ("4", 4), (float("nan"), 1), (None, 1)]
+)
+def test_a_wrong_whole_number_is_answered_with_the_one_that_was_meant(
+    value: Any, near: int
+) -> None:
+    with pytest.raises(ArgumentError, match=rf"such as {near}$"):
+        variants.SlidingWindow(value)

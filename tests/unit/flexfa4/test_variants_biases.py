@@ -511,6 +511,30 @@ def test_graphs_by_their_edges_take_the_mean_of_the_first_edges_of_a_path() -> N
     assert logits_at(mod, 1, 3, 0).item() == 0.0
 
 
+@pytest.mark.parametrize("kind", [-1, 2])
+def test_an_edge_of_a_type_that_the_table_lacks_is_out_of_range(kind: int) -> None:
+    table, edges = torch.ones(2, 2, 1), torch.zeros(1, 4, 4, 2, dtype=torch.long)
+    edges[0, 0, 1, 0] = kind  # of the first place: with another place's row behind it
+    mod = GraphormerEdge(table, edges, torch.ones(1, 4, 4, dtype=torch.long))
+    with pytest.raises(flexfa4.errors.OutOfRangeError, match=r"graphormer_bias(.|\n)*docstring"):
+        logits_at(mod, 1, 0, 1)
+
+
+def test_edges_beyond_the_places_of_the_table_do_not_count() -> None:
+    edges, lengths = torch.zeros(1, 4, 4, 2, dtype=torch.long), torch.full((1, 4, 4), 7)
+    mod = GraphormerEdge(torch.tensor([[[1.0]], [[3.0]]]), edges, lengths)
+    assert logits_at(mod, 1, 0, 1).item() == 2.0
+
+
+def test_rotary_vectors_for_other_heads_than_the_calls_are_out_of_range() -> None:
+    mod = MlaRope(torch.ones(1, 4, 4, 2), torch.ones(1, 2, 4, 2))
+    q = torch.ones(1, 2, 4, 8)
+    with pytest.raises(
+        flexfa4.errors.OutOfRangeError, match=r"MlaRope.q_rope has size 4 in dimension 1"
+    ):
+        flexfa4.attention(q, q, q, score_mod=mod)
+
+
 def test_a_parameter_learns_by_an_ordinary_optimizer() -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 2, 12, 8) for _ in range(3))

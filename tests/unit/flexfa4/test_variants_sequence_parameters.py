@@ -13,7 +13,7 @@ import torch
 
 import flexfa4
 from flexfa4 import variants
-from flexfa4.errors import ArgumentError, MaskOutOfRangeError
+from flexfa4.errors import ArgumentError, MaskOutOfRangeError, NoValuesError
 from flexfa4.report import COMPUTED, UNCOUNTED
 from flexfa4.variants import (
     BigBird,
@@ -180,6 +180,30 @@ WRONG: Final[dict[str, tuple[Callable[[], Any], str]]] = {
         lambda: PackedDocuments(torch.tensor([2, 5])),
         r"PackedDocuments.offsets is \[2, 5\]",
     ),
+    "a length beyond 64 bits": (
+        lambda: PackedCausal.from_lengths([10**30]),
+        r"\(lengths\)\[0\] is 1000(.|\n)*64 bits",
+    ),
+    "lengths as bytes": (
+        lambda: PackedCausal.from_lengths(b"ab"),
+        r"\(lengths\) is a bytes",
+    ),
+    "a prefix that is complex": (
+        lambda: SharedPrefix.from_lengths([2, 2], torch.tensor([1j, 0])),  # type: ignore[arg-type]
+        r"\(prefix\) is a Tensor",
+    ),
+    "a prefix that is half a document": (
+        lambda: SharedPrefix.from_lengths([2, 2], [-1, 0.5]),  # type: ignore[list-item]
+        r"\(prefix\)\[1\] is 0.5",
+    ),
+    "no parents": (
+        lambda: PrefixTree(parents=None),  # type: ignore[arg-type]
+        "PrefixTree.parents is None",
+    ),
+    "paths in a tensor": (
+        lambda: TreeAttention.from_paths(torch.tensor(3)),  # type: ignore[arg-type]
+        r"\(paths\) is a Tensor(.|\n)*tolist",
+    ),
     "no offsets": (
         lambda: PackedCausal(torch.tensor([], dtype=torch.long)),
         r"PackedCausal.offsets is \[\]",
@@ -312,6 +336,14 @@ def test_a_wrong_parameter_is_refused_by_name(name: str) -> None:
     make, message = WRONG[name]
     with pytest.raises(ArgumentError, match=message):
         make()
+
+
+@pytest.mark.parametrize("make", [PackedCausal, PackedDocuments, PrefixTree, SharedPrefix])
+def test_offsets_without_values_are_refused(make: Any) -> None:
+    offsets = OFFSETS.to("meta")
+    more = {PrefixTree: [-1, 0, 0], SharedPrefix: torch.tensor([-1, 0, 0])}
+    with pytest.raises(NoValuesError, match=f"{make.__name__}.offsets is on meta"):
+        make(offsets, *[more[make]] if make in more else [])
 
 
 WITHOUT_TENSORS: Final = (

@@ -13,7 +13,7 @@ import torch
 
 import flexfa4
 from flexfa4.errors import OutOfRangeError, Where
-from flexfa4.frontend.places import NOWHERE, Places, located
+from flexfa4.frontend.places import NOWHERE, Places
 from flexfa4.frontend.tracing.trace import resolve
 from flexfa4.variants import causal
 
@@ -102,23 +102,6 @@ def test_places_keep_no_function_alive() -> None:
     assert code() is None
     load = bound.graph.root.args[0]
     assert load.op == "load" and bound.places.where(load) is None
-
-
-def test_an_error_that_is_placed_or_that_no_place_is_known_for_stays_itself() -> None:
-    fields: dict[str, Any] = {
-        "tensor": "t",
-        "size": 1,
-        "dim": 0,
-        "index": 2,
-        "low": -1,
-        "high": 0,
-        "rewrite": "",
-    }
-    bound = resolve(lambda b, h, q, kv: FULL[q] > kv, "mask")
-    errors = [OutOfRangeError(**fields), OutOfRangeError(where="there", **fields)]
-    for error in errors:
-        for known in (bound, None):
-            assert located(error, known) is error
 
 
 def test_a_rewritten_read_is_found_by_its_tensor_if_that_is_read_once() -> None:

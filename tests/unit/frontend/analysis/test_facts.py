@@ -19,8 +19,6 @@ from flexfa4.frontend.analysis.facts import (
     STEP_ALONG_ROW,
     Instructions,
     ScoreFacts,
-    describe,
-    describe_rewrite,
     mask_facts,
     score_facts,
 )
@@ -356,16 +354,6 @@ def test_an_inner_scale_is_folded_only_if_it_is_finite() -> None:
     rewrite = facts_of(apply("tanh", apply("div", SCORE, scalar(S)))).rewrite(FOLD_INNER_SCALE)
     assert rewrite is not None
     assert rewrite.allowed(domain(30.0)) and not rewrite.allowed(domain(0.0))
-
-
-def test_a_description_has_a_row_for_every_fact_and_the_reason_of_a_rewrite() -> None:
-    facts = facts_of(AFFINE["bias by distance"])
-    rows = dict(describe(facts))
-    assert rows["slope along kv"] == "slopes[h]"
-    assert rows["load slopes"] == "uniform"
-    rewrite = facts.rewrite(ROW_MAX_FIRST)
-    assert rewrite is not None
-    assert describe_rewrite(rewrite).startswith("refused, needs a positive scale")
 
 
 # ---- random mods ---------------------------------------------------------------------------------

@@ -175,3 +175,74 @@ def test_what_is_no_number_is_refused_as_an_operand() -> None:
 
 def test_a_traced_constant_has_a_truth_value() -> None:
     assert bool(Traced(as_node(True))) and not Traced(as_node(0))
+
+
+# ---- operators in place ------------------------------------------------------------------------
+
+
+TABLE = torch.ones(4)
+
+
+def score_by_another_name(s, b, h, q, kv):
+    other = s
+    other *= 2
+    return s
+
+
+def index_by_another_name(s, b, h, q, kv):
+    before = q
+    q //= 2
+    return s + q * before
+
+
+def element_by_another_name(s, b, h, q, kv):
+    element = first = TABLE[h]
+    element += s
+    return first
+
+
+@pytest.mark.parametrize(
+    ("mod", "operator"),
+    [
+        (score_by_another_name, "*="),
+        (index_by_another_name, "//="),
+        (element_by_another_name, "+="),
+    ],
+)
+def test_a_value_changed_by_another_name_is_not_read(mod: Any, operator: str) -> None:
+    with pytest.raises(UnsupportedFunctionError, match=r"changed it by another") as caught:
+        resolve(mod, "score")
+    assert f"`{operator}`" in str(caught.value)
+
+
+def test_operators_in_place_give_new_values_and_leave_numbers() -> None:
+    def mod(s, b, h, q, kv):
+        length, total = q_len, 0
+        before = length
+        length -= 1
+        total += q
+        s *= 2
+        element = TABLE[h]
+        element -= s
+        return element + before * length + total
+
+    assert str(resolve(mod, "score").graph).endswith(
+        "TABLE[h] - score * 2.0 + q_len * (q_len - 1) + q"
+    )
+    assert str(q_len) == "q_len" and (q_len + 1).dtype is torch.int64
+
+
+def test_functions_that_would_change_a_value_are_refused() -> None:
+    for mod in (
+        lambda s, b, h, q, kv: torch.nn.functional.relu(s, inplace=True),
+        lambda s, b, h, q, kv: torch.nn.functional.elu(s, 1.0, True),
+        lambda s, b, h, q, kv: torch.exp_(s),
+    ):
+        with pytest.raises(UnsupportedFunctionError, match=r"_` is not available"):
+            resolve(mod, "score")
+
+
+def test_is_tensor_is_refused_where_its_answer_would_be_wrong() -> None:
+    with pytest.raises(UnsupportedFunctionError, match=r"isinstance\(x, torch.Tensor\)"):
+        resolve(lambda s, b, h, q, kv: s * 2 if torch.is_tensor(q) else s, "score")
+    assert str(resolve(lambda s, b, h, q, kv: s + torch.is_tensor(3), "score").graph)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import flexfa4
 from flexfa4.frontend.tracing import tape
@@ -95,7 +96,87 @@ def test_a_text_mod_may_be_called_inside() -> None:
     assert found.text == "tensor0: f32[_, _]\nscore * 2.0 + tensor0[h, 0] * 0.25 + 1.0"
 
 
+def test_an_assignment_operator_gives_another_value() -> None:
+    def mod(b: Any, h: Any, i: Any, j: Any) -> Any:
+        keep = i >= j
+        keep &= i - j < 5
+        keep |= j == 0
+        i ^= 1
+        i <<= 2
+        i >>= 1
+        i += h
+        return keep & (i > j)
+
+    text = "((q >= kv) & (q - kv < 5) | (kv == 0)) & (((q ^ 1) << 2 >> 1) + h > kv)"
+    assert recorded(mod, kind="mask").text == str(flexfa4.parse(text))
+
+
+def test_a_constant_may_be_made_on_the_device_of_a_value() -> None:
+    def mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        low = torch.tensor(-5.0, device=s.device)
+        zero = torch.zeros((), device=i.device)
+        return torch.where(i >= j, s + TABLE.to(s.device)[h, 0] + zero, low)
+
+    found = recorded(mod)
+    assert len(found.tensors) == 3 and found.tensors[0].device == TABLE.device
+
+
+def test_a_value_tells_the_device_and_the_class_that_it_has_in_a_trace() -> None:
+    def mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        told = (s.device.type, (i + j).device, isinstance(h, torch.Tensor))
+        return s * 2 if told == ("cpu", torch.device("cpu"), True) else s * 3
+
+    def only_compiled(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return s * 3 if s.is_meta or s.is_cuda or not torch.is_tensor(i) else s * 2
+
+    assert recorded(mod).text == str(flexfa4.trace(mod)) == "score * 2.0"
+    assert recorded(only_compiled).text == "score * 2.0"
+
+
+def test_captured_tensors_on_the_meta_device_are_captured() -> None:
+    slopes = torch.ones(4, device="meta")
+    assert recorded(lambda s, b, h, i, j: s * slopes[h]).tensors[0].is_meta
+
+
+def test_what_was_read_from_a_table_may_be_changed() -> None:
+    def mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        value = TABLE[h, 0]
+        value += s
+        return value
+
+    assert recorded(mod).text.endswith("tensor0[h, 0] + score")
+
+
+def doubled_in_place(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    s.mul_(2)
+    return s
+
+
+def doubled_by_another_name(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    other = s
+    other *= 2
+    return s + other
+
+
+def changed_unseen(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    torch.relu_(s)
+    return s
+
+
+def without_gradient(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    with torch.no_grad():
+        factor = TABLE[h, 0] * 2
+    return s * factor
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
+    "a change in place": (doubled_in_place, "`mul_` is not available"),
+    "a change by another name": (doubled_by_another_name, "`mul_` is not available"),
+    "a function in place": (lambda s, b, h, i, j: torch.exp_(s) * 1, "`exp_` is not available"),
+    "a function in place, unseen": (changed_unseen, "`relu_` is not available"),
+    "inplace=True": (lambda s, b, h, i, j: F.relu(s, True), "`relu_` is not available"),
+    "random numbers": (lambda s, b, h, i, j: torch.rand_like(s), "made outside the mod"),
+    "a part without gradient": (without_gradient, "`torch.no_grad` is not available"),
     "what Dynamo does alone": (lambda s, b, h, i, j: s.data + 1, "did not see it"),
     "sorting": (lambda s, b, h, i, j: torch.sort(s)[0], "`sort` is not available"),
     "one number": (lambda s, b, h, i, j: s * i.item(), "asks for one number"),

@@ -24,11 +24,6 @@ from flexfa4.testing import (
 )
 from flexfa4.variants import SlidingWindow, causal
 
-
-def inputs_of(s: Sizes, *, sink: bool = False) -> Inputs:
-    return make_inputs(s, torch.Generator().manual_seed(0), sink=sink)
-
-
 ROUNDED = partial(dense_reference, dtype=torch.float32)  # what eager torch gives
 
 
@@ -54,7 +49,7 @@ def test_backward_visits_what_forward_visited_and_no_more(monkeypatch: pytest.Mo
         return result
 
     monkeypatch.setattr(scores, "raw_scores", recorded)
-    inputs = inputs_of(Sizes(1, 1, 1, 1024, 1024, 8, 8))
+    inputs = make_inputs(Sizes(1, 1, 1, 1024, 1024, 8, 8))
     out, _ = attend(inputs, Mods(None, SlidingWindow(64)))
     forward = sum(visited)
     out.sum().backward()
@@ -67,16 +62,16 @@ def test_backward_visits_what_forward_visited_and_no_more(monkeypatch: pytest.Mo
 def test_keys_shared_by_heads_or_batches_get_the_sum_of_their_gradients(
     heads: tuple[int, int], kv_batch: int | None, mask: Any
 ) -> None:
-    check(inputs_of(Sizes(3, *heads, 150, 140, 8, 6, kv_batch), sink=True), Mods(None, mask))
+    check(make_inputs(Sizes(3, *heads, 150, 140, 8, 6, kv_batch), sink=True), Mods(None, mask))
 
 
 def test_a_mask_that_differs_by_batch_and_head_gives_right_gradients() -> None:
     mods = Mods(None, lambda b, h, q_idx, kv_idx: (q_idx + 30 * b >= kv_idx) & (kv_idx >= 20 * h))
-    check(inputs_of(Sizes(2, 4, 2, 150, 140, 8, 8), sink=True), mods)
+    check(make_inputs(Sizes(2, 4, 2, 150, 140, 8, 8), sink=True), mods)
 
 
 def test_keys_that_nobody_sees_get_zero_gradients() -> None:
-    inputs = inputs_of(Sizes(1, 2, 2, 50, 300, 8, 8))
+    inputs = make_inputs(Sizes(1, 2, 2, 50, 300, 8, 8))
     _, k, v = grads_of(attend, inputs, Mods(None, causal))
     assert not k[:, :, 50:].any() and not v[:, :, 50:].any()
     assert k[:, :, :49].any(-1).all() and v[:, :, :50].any(-1).all()
@@ -86,7 +81,7 @@ def test_a_mod_whose_derivative_is_infinite_on_masked_lanes_gives_finite_gradien
     def root(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return torch.sqrt(torch.where(q_idx >= kv_idx, score * score + 1.0, score * 0.0))
 
-    inputs = inputs_of(Sizes(1, 2, 2, 150, 150, 8, 8))
+    inputs = make_inputs(Sizes(1, 2, 2, 150, 150, 8, 8))
     assert all(g.isfinite().all() for g in grads_of(attend, inputs, Mods(root, causal)))
 
 
@@ -99,7 +94,7 @@ def test_captures_whose_factors_are_infinite_on_masked_lanes_get_finite_gradient
         root = torch.sqrt(weight[kv_idx] * ahead)
         return score + root + (code[kv_idx] / (1.0 * ahead)).sum(-1)
 
-    inputs = inputs_of(Sizes(1, 2, 2, 150, 150, 8, 8))
+    inputs = make_inputs(Sizes(1, 2, 2, 150, 150, 8, 8))
     tensors = (*inputs.leaves(), weight, code)
     out, lse = attend(inputs, Mods(mod, causal))
     found = torch.autograd.grad(out.square().sum() + lse.sum(), tensors)
@@ -132,7 +127,7 @@ def test_gradients_follow_the_scale(scale: float) -> None:
 
 
 def test_the_gradient_of_a_sink_is_minus_its_share_of_each_row() -> None:
-    inputs = inputs_of(Sizes(2, 3, 3, 60, 70, 8, 8), sink=True)
+    inputs = make_inputs(Sizes(2, 3, 3, 60, 70, 8, 8), sink=True)
     assert inputs.sink is not None
     out, lse = attend(inputs, Mods(None, causal))
     (found,) = torch.autograd.grad(out.sum(), inputs.sink)

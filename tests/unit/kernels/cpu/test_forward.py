@@ -22,10 +22,6 @@ from flexfa4.testing import (
 from flexfa4.variants import SlidingWindow, causal
 
 
-def inputs_of(s: Sizes) -> Inputs:
-    return make_inputs(s, torch.Generator().manual_seed(0))
-
-
 @pytest.fixture
 def masked(monkeypatch: pytest.MonkeyPatch) -> list[Lanes]:
     """Collect the rectangles for which the mask is evaluated."""
@@ -60,7 +56,7 @@ def count(shapes: list[tuple[int, ...]]) -> int:
 
 
 def test_tiles_above_the_diagonal_are_not_computed(visited: list[tuple[int, ...]]) -> None:
-    inputs = inputs_of(Sizes(1, 2, 2, 2048, 2048, 8, 8))
+    inputs = make_inputs(Sizes(1, 2, 2, 2048, 2048, 8, 8))
     attend(inputs, Mods())
     assert count(visited) == 2 * 2048**2
     visited.clear()
@@ -73,18 +69,18 @@ def test_the_work_of_a_window_grows_with_the_length_not_with_its_square(
 ) -> None:
     for length in (1024, 4096):
         visited.clear()
-        attend(inputs_of(Sizes(1, 1, 1, length, length, 8, 8)), Mods(None, SlidingWindow(128)))
+        attend(make_inputs(Sizes(1, 1, 1, length, length, 8, 8)), Mods(None, SlidingWindow(128)))
         assert count(visited) <= length * 4 * 128
 
 
 def test_nothing_is_computed_where_nothing_is_visible(visited: list[tuple[int, ...]]) -> None:
     mods = Mods(None, lambda b, h, q_idx, kv_idx: q_idx < 0)
-    out, lse = attend(inputs_of(Sizes()), mods)
+    out, lse = attend(make_inputs(Sizes()), mods)
     assert not visited and not out.any() and (lse == -torch.inf).all()
 
 
 def test_full_blocks_do_no_mask_work(masked: list[Lanes]) -> None:
-    inputs = inputs_of(Sizes(1, 4, 4, 1024, 1024, 8, 8))
+    inputs = make_inputs(Sizes(1, 4, 4, 1024, 1024, 8, 8))
     full = flexfa4.create_block_mask(lambda b, h, q, kv: q >= 0, q_len=1024, kv_len=1024)
     attend(inputs, Mods(None, full))
     assert not masked
@@ -95,7 +91,7 @@ def test_full_blocks_do_no_mask_work(masked: list[Lanes]) -> None:
 
 def test_a_mask_that_reads_no_head_is_evaluated_once_for_all_heads(masked: list[Lanes]) -> None:
     block_mask = flexfa4.create_block_mask(causal, q_len=200, kv_len=200)
-    inputs = inputs_of(Sizes(3, 8, 2, 200, 200))
+    inputs = make_inputs(Sizes(3, 8, 2, 200, 200))
     attend(inputs, Mods(None, block_mask))
     assert masked and len(set(masked)) == len(masked)
     assert all((x.b, x.h) == ((0, 1), (0, 1)) for x in masked)
@@ -114,7 +110,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_strides_do_not_change_the_result(layout: str) -> None:
-    inputs = inputs_of(Sizes(2, 6, 2, 130, 150, 8, 5))
+    inputs = make_inputs(Sizes(2, 6, 2, 130, 150, 8, 5))
     right, _ = attend(inputs, Mods(None, causal))
     q, k, v = (LAYOUTS[layout](x) for x in (inputs.q, inputs.k, inputs.v))
     assert not all(x.is_contiguous() for x in (q, k, v))
@@ -123,7 +119,7 @@ def test_strides_do_not_change_the_result(layout: str) -> None:
 
 
 def test_tensors_expanded_over_batch_and_heads_agree_with_their_copies() -> None:
-    inputs = inputs_of(Sizes(1, 1, 1, 100, 120, 8, 8))
+    inputs = make_inputs(Sizes(1, 1, 1, 100, 120, 8, 8))
     wide = [x.expand(3, 4, -1, -1) for x in (inputs.q, inputs.k, inputs.v)]
     copies, mods = Inputs(*(x.contiguous() for x in wide)), Mods(None, causal)
     (found, _), (right, _) = attend(Inputs(*wide), mods), dense_reference(copies, mods)
@@ -141,7 +137,7 @@ def test_query_key_and_value_may_be_parts_of_one_packed_tensor() -> None:
 
 @pytest.mark.parametrize("scale", [0.0, -0.7, 3.0])
 def test_any_finite_scale_may_be_given(scale: float) -> None:
-    inputs = inputs_of(Sizes())
+    inputs = make_inputs(Sizes())
     out, lse = flexfa4.attention(
         inputs.q, inputs.k, inputs.v, scale=scale, block_mask=causal, return_lse=True
     )

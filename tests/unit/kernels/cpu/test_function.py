@@ -25,10 +25,6 @@ from flexfa4.testing import (
 from flexfa4.variants import SlidingWindow, alibi, causal
 
 
-def inputs_of(s: Sizes | None = None, **kwargs: Any) -> Inputs:
-    return make_inputs(s or Sizes(), torch.Generator().manual_seed(0), **kwargs)
-
-
 class Recorder(TorchDispatchMode):
     """Which operators run, and how many elements the largest storage behind a result has."""
 
@@ -60,7 +56,7 @@ def softcap(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
 @pytest.mark.parametrize("mod", [None, alibi, softcap], ids=["none", "alibi", "softcap"])
 def test_nothing_as_large_as_the_matrix_of_scores_is_ever_held(mod: Any, mask: Any) -> None:
     length = 2048
-    inputs = inputs_of(Sizes(1, 1, 1, length, length, 16, 16))
+    inputs = make_inputs(Sizes(1, 1, 1, length, length, 16, 16))
     with Recorder() as recorder:
         out, lse = attend(inputs, Mods(mod, mask))
         torch.autograd.grad(out.sum() + lse.sum(), inputs.leaves())
@@ -68,7 +64,7 @@ def test_nothing_as_large_as_the_matrix_of_scores_is_ever_held(mod: Any, mask: A
 
 
 def test_neither_sdpa_nor_flex_attention_is_called() -> None:
-    inputs = inputs_of(sink=True)
+    inputs = make_inputs(Sizes(), sink=True)
     with Recorder() as recorder:
         out, _ = attend(inputs, Mods(softcap, causal))
         out.sum().backward()
@@ -87,14 +83,14 @@ def test_the_users_functions_run_once_however_many_tiles_and_calls_there_are(
         return q_idx >= kv_idx
 
     for length in (30, 700, 1100):
-        inputs = inputs_of(Sizes(1, 2, 2, length, length, 4, 4))
+        inputs = make_inputs(Sizes(1, 2, 2, length, length, 4, 4))
         out, _ = attend(inputs, Mods(mod, mask))
         out.sum().backward()
     assert sorted(capsys.readouterr().out.split()) == ["mask", "score"]
 
 
 def test_inputs_and_captures_are_never_written_to() -> None:
-    inputs = inputs_of(Sizes(2, 4, 2, 300, 300), sink=True)
+    inputs = make_inputs(Sizes(2, 4, 2, 300, 300), sink=True)
     bias = torch.randn(2, 4, 300, 300, requires_grad=True)
 
     def mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
@@ -113,7 +109,7 @@ def test_inputs_and_captures_are_never_written_to() -> None:
 
 
 def test_create_graph_works_and_a_second_derivative_raises() -> None:
-    inputs = inputs_of(sink=True)
+    inputs = make_inputs(Sizes(), sink=True)
     out, lse = attend(inputs, Mods(softcap, causal))
     loss = out.square().sum() + lse.sum()
     plain = torch.autograd.grad(loss, inputs.leaves(), retain_graph=True)
@@ -125,7 +121,7 @@ def test_create_graph_works_and_a_second_derivative_raises() -> None:
 
 
 def test_a_second_derivative_with_respect_to_the_incoming_gradient_raises_too() -> None:
-    inputs = inputs_of()
+    inputs = make_inputs(Sizes())
     out, _ = attend(inputs, Mods())
     incoming = torch.ones_like(out, requires_grad=True)
     (grad,) = torch.autograd.grad(out, inputs.q, incoming, create_graph=True)
@@ -140,7 +136,7 @@ NAMES = ("q", "k", "v", "sink", "bias")
     "wanted", [c for n in (1, 2, 5) for c in itertools.combinations(NAMES, n)], ids=" ".join
 )
 def test_any_subset_of_the_tensors_may_require_gradients(wanted: tuple[str, ...]) -> None:
-    inputs = inputs_of(sink=True)
+    inputs = make_inputs(Sizes(), sink=True)
     values = dict(zip(NAMES, (*inputs.leaves(), torch.linspace(-1, 1, 83)), strict=True))
 
     def grads(names: tuple[str, ...]) -> dict[str, torch.Tensor]:
@@ -165,7 +161,7 @@ def biased_by(bias: torch.Tensor) -> Any:
 
 
 def test_without_gradients_nothing_is_recorded() -> None:
-    inputs = inputs_of()
+    inputs = make_inputs(Sizes())
     with torch.no_grad():
         out, lse = attend(inputs, Mods(softcap, causal))
     assert not out.requires_grad and not lse.requires_grad
@@ -174,7 +170,7 @@ def test_without_gradients_nothing_is_recorded() -> None:
 
 
 def test_inference_mode_works_and_leaves_nothing_behind_that_training_cannot_use() -> None:
-    inputs = inputs_of(Sizes(1, 2, 2, 40, 50))
+    inputs = make_inputs(Sizes(1, 2, 2, 40, 50))
     block_mask = flexfa4.create_block_mask(causal, q_len=40, kv_len=50)
     with torch.inference_mode():
         bias = torch.linspace(-1, 1, 50)
@@ -192,7 +188,7 @@ def test_inference_mode_works_and_leaves_nothing_behind_that_training_cannot_use
 
 @pytest.mark.parametrize("layout", ["expanded", "transposed", "every second"])
 def test_incoming_gradients_may_have_any_strides(layout: str) -> None:
-    inputs = inputs_of(Sizes(2, 4, 2, 140, 150, 8, 8))
+    inputs = make_inputs(Sizes(2, 4, 2, 140, 150, 8, 8))
     out, lse = attend(inputs, Mods(None, causal))
     shape = out.shape
     if layout == "expanded":
@@ -213,7 +209,7 @@ def test_incoming_gradients_may_have_any_strides(layout: str) -> None:
 
 
 def test_gradients_of_lse_alone_of_out_alone_and_of_both_add_up() -> None:
-    inputs = inputs_of(sink=True)
+    inputs = make_inputs(Sizes(), sink=True)
     out, lse = attend(inputs, Mods(softcap, causal))
     terms = (out.sin().sum(), lse.cos().sum(), out.sin().sum() + lse.cos().sum())
     by_out, by_lse, by_both = (
@@ -234,7 +230,7 @@ def test_one_tensor_may_be_query_key_and_value() -> None:
 
 
 def test_fp64_inputs_are_computed_in_fp64() -> None:
-    inputs = inputs_of(Sizes(1, 2, 1, 140, 150), dtype=torch.float64, sink=True)
+    inputs = make_inputs(Sizes(1, 2, 1, 140, 150), dtype=torch.float64, sink=True)
     mods = Mods(softcap, causal)
     results = []
     for run in (attend, dense_reference):
@@ -252,7 +248,7 @@ def test_fp64_inputs_are_computed_in_fp64() -> None:
 )
 @pytest.mark.parametrize("mask", [None, causal, lambda b, h, q, kv: (kv <= q) & (b < 1) & (h < 3)])
 def test_sizes_of_no_work_give_empty_rows_and_zero_gradients(s: Sizes, mask: Any) -> None:
-    inputs = inputs_of(s, sink=True)
+    inputs = make_inputs(s, sink=True)
     out, lse = attend(inputs, Mods(softcap, mask))
     grads = torch.autograd.grad(out.sum() + lse.sum(), inputs.leaves())
     assert out.shape == (s.batch, s.heads, s.q_len, s.value_dim) and not out.any()

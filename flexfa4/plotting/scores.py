@@ -2,27 +2,29 @@
 
 A mod that reads positions is drawn as a matrix of what it makes of one score, with the rows of one
 query in several heads beside it; one that does not, as a curve over scores.  The values come from
-the mod's graph, by the same evaluation that defines its meaning.  Colours and axes are those of
-`flexfa4.plotting`.
+the mod's graph, by the same evaluation that defines its meaning.
 """
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from flexfa4.errors import ArgumentError
+from flexfa4.errors import ArgumentError, OutOfRangeError, describe
 from flexfa4.frontend.analysis.bounds import premises, unproved_loads
 from flexfa4.frontend.evaluate import Lanes, Program, Values
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.frontend.tracing.trace import resolve
-from flexfa4.plotting import (
+from flexfa4.out_of_range import explained
+from flexfa4.plotting.figures import (
     LINE,
     PARTIAL,
     SEEN,
+    check_count,
     check_index,
     check_size,
     frame,
@@ -66,15 +68,17 @@ class Scores:
             OutOfRangeError: it reads a tensor outside its bounds.
         """
         bound = resolve(self.score_mod, "score")
-        values = Values(
-            tensors=dict(zip(bound.graph.buffers, bound.tensors, strict=True)),
-            scalars=dict(zip(bound.graph.scalars, bound.scalars, strict=True)),
-            symbols=self.sizes.symbols(),
+        values = Values.of(
+            bound,
+            self.sizes,
             device=bound.tensors[0].device if bound.tensors else torch.device("cpu"),
             unproved=unproved_loads(premises(bound, self.sizes)),
         )
         score = score.to(values.device).expand(lanes.shape).contiguous()
-        (result,) = Program((bound.graph.root,)).run(values, lanes, score)
+        try:
+            (result,) = Program((bound.graph.root,)).run(values, lanes, score)
+        except OutOfRangeError as error:
+            raise explained(error, bound, self.sizes, OutOfRangeError) from None
         return torch.as_tensor(result, dtype=torch.float32).expand(lanes.shape).cpu()
 
     @property
@@ -133,6 +137,11 @@ def plot_score_mod(
     """
     check_index("batch_index", batch_index)
     check_index("head_index", head_index)
+    check_count("num_heads", num_heads)
+    if not isinstance(score, numbers.Real):
+        raise ArgumentError(
+            name="score", found_value=describe(score), expected="a number", rewrite="score=0.0"
+        )
     refuse_other_kind(score_mod, "score", "plot_mask(mask, 1024)")
     if head_index >= num_heads:
         raise ArgumentError(

@@ -12,19 +12,44 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import torch
 
 import flexfa4
 from flexfa4 import variants
+from flexfa4.combine import MaskMod, ScoreMod
 from flexfa4.errors import ArgumentError, TextError, UnknownNameError
+from flexfa4.variant_examples import Example, example_of
 from flexfa4.variant_index import Entry, Parameter, find
+
+_MOST_NAMES: Final = 24  # shown in a message
+
+
+@dataclass(frozen=True)
+class Named:
+    """The mod that a user named.
+
+    Attributes:
+        mod: function or `Mod`.
+        example: of the library, where the mod has the parameters of it and none of the user's.
+    """
+
+    mod: Any
+    example: Example | None = None
+
+    def note(self) -> str:
+        """Return what to say of parameters that are not the user's, "" where they are."""
+        if self.example is None:
+            return ""
+        lines = "\n    ".join(self.example.lines)
+        return f"with example parameters (--set gives others):\n    {lines}"
 
 
 @dataclass(frozen=True)
@@ -41,8 +66,10 @@ class Request:
     settings: Mapping[str, str]
     command: str
 
-    def resolve(self) -> Any:
+    def resolve(self) -> Named:
         """Return the mod.
+
+        A variant without settings is its example where it has no data by itself, or is to be drawn.
 
         Raises:
             ArgumentError: there is no such mod, the settings do not fit it, or it lacks data.
@@ -51,9 +78,15 @@ class Request:
         if re.fullmatch(r"[\w.]+:[\w.]+", self.text):
             if self.settings:
                 self._refuse_settings()
-            return _imported(*self.text.split(":"), command=self.command)
+            return Named(_imported(*self.text.split(":"), command=self.command))
         entry = find(self.text)
-        return self._parsed() if entry is None else self._variant(entry)
+        if entry is None:
+            return Named(self._parsed())
+        example = example_of(entry.name)
+        wanted = not example.is_default if self.command == "plot" else entry.missing() is not None
+        if wanted and not self.settings:
+            return Named(example.made(), example)
+        return Named(self._variant(entry))
 
     def _refuse_settings(self) -> NoReturn:
         raise ArgumentError(
@@ -71,7 +104,7 @@ class Request:
             if name not in parameters:
                 self._refuse_parameter(entry, name, text)
             values[name] = _argument(parameters[name], text)
-        made = entry.variant(**values) if values else getattr(variants, entry.name)
+        made = _made(entry, values) if values else getattr(variants, entry.name)
         missing = entry.missing(made)
         if missing is not None:
             self._say_how_to_give_data(entry, missing)
@@ -184,13 +217,38 @@ def _argument(parameter: Parameter, text: str) -> Any:
     value = _literal(text)
     if isinstance(value, list) and parameter.takes("Tensor"):
         return _tensor(parameter.name, value)
-    if parameter.takes("str"):  # a mod as text
-        return text
+    if isinstance(value, tuple) and parameter.takes("Tensor") and not parameter.takes("tuple"):
+        written = f"--set '{parameter.name}={list(value)}'"
+        _refuse_value(parameter.name, text, "a list for a tensor, in [ ]", written)
+    if parameter.takes("str"):  # a mod by its name or as text
+        named = find(text)
+        if named is None and text.isidentifier():
+            near = difflib.get_close_matches(text, variants.__all__, n=1) or ["causal"]
+            kinds = "a text, or a name that `flexfa4 variants` lists"
+            _refuse_value(parameter.name, text, kinds, f"--set {parameter.name}={near[0]}")
+        return text if named is None else getattr(variants, named.name)
     if value is None:
         example = "(7, 7)" if parameter.takes("tuple") else "[0, 0, 1]"
         kinds = "a number, True or False, a tuple such as (7, 7), or a list"
         _refuse_value(parameter.name, text, kinds, f"--set '{parameter.name}={example}'")
     return value
+
+
+def _made(entry: Entry, values: Mapping[str, Any]) -> Any:
+    """Return the variant with these parameters; advice on a tensor's numbers is for --set."""
+    try:
+        return entry.variant(**values)
+    except ArgumentError as error:
+        name = error.fields["name"].rpartition(".")[2]
+        tensor, advice = values.get(name), error.fields["rewrite"]
+        if not isinstance(tensor, torch.Tensor):
+            raise
+        for kind in ("float", "long", "bool"):
+            if f".{kind}()" in advice:
+                numbers = getattr(tensor, kind)().tolist()
+                fields = {**error.fields, "rewrite": f"--set '{name}={numbers}'"}
+                raise ArgumentError(**fields) from None
+        raise
 
 
 def _tensor(name: str, values: list[Any]) -> torch.Tensor:
@@ -222,9 +280,26 @@ def _imported(module: str, path: str, *, command: str) -> Callable[..., Any]:
         if callable(found):
             return found  # type: ignore[no-any-return]
         problem = f"{module}:{path}, {type(found).__name__!r} is not callable"
+    held = _mods_of(module)
+    near = difflib.get_close_matches(path, held, n=1, cutoff=0.0)
     raise ArgumentError(
         name="mod",
         found_value=problem,
-        expected="module:function of a module that Python can import from here",
-        rewrite=f"flexfa4 {command} my_mods:window, where my_mods.py is in this folder",
+        expected=f"what {module} holds: {', '.join(held)}"
+        if held
+        else "module:function of a module that Python can import from here",
+        rewrite=f"flexfa4 {command} {module}:{near[0]}"
+        if near
+        else f"flexfa4 {command} my_mods:window, where my_mods.py is in this folder",
     )
+
+
+def _mods_of(module: str) -> list[str]:
+    """Return the names in an imported module that may be meant as mods: not what it imports."""
+    held = vars(sys.modules[module]) if module in sys.modules else {}
+    return [
+        name
+        for name, value in held.items()
+        if isinstance(value, (MaskMod, ScoreMod, flexfa4.Mod))
+        or (inspect.isfunction(value) and value.__module__ == module)
+    ][:_MOST_NAMES]

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 
+from flexfa4.cli.named_mods import Request, setting
 from flexfa4.errors import ArgumentError
-from flexfa4.named_mods import Request, setting
 from flexfa4.variant_index import entries
 from flexfa4.variants import Axial, FoldedBatch, PrefixTree, SlidingWindow, Softcap, causal
 
 
 def resolve(text: str, *settings: str) -> Any:
-    return Request(text, dict(map(setting, settings)), "explain").resolve()
+    return Request(text, dict(map(setting, settings)), "explain").resolve().mod
 
 
 def test_a_variant_is_named_by_its_instance_or_its_class() -> None:
@@ -39,6 +39,7 @@ def test_a_list_becomes_a_tensor_where_the_parameter_takes_one() -> None:
 def test_a_mask_inside_a_variant_may_be_given_as_text() -> None:
     mask = resolve("folded_batch", "length=8", "inner=q >= kv")
     assert mask == FoldedBatch(8, "q >= kv")
+    assert resolve("folded_batch", "length=8", "inner=causal") == FoldedBatch(8, causal)
 
 
 def test_a_list_becomes_a_tensor_in_a_text_too() -> None:
@@ -52,11 +53,16 @@ LACKING = [name for name in entries() if name not in USABLE]
 
 
 @pytest.mark.parametrize("name", LACKING)
-def test_a_variant_without_its_data_says_what_is_missing_and_how_to_give_it(name: str) -> None:
+def test_a_variant_without_its_data_is_its_example_where_nothing_is_set(name: str) -> None:
+    named = Request(name, {}, "explain").resolve()
+    assert named.example is not None and named.example.name == name
+    assert entries()[name].missing(named.mod) is None and named.example.example in named.note()
+
+
+def test_a_variant_that_still_lacks_data_says_what_is_missing_and_how_to_give_it() -> None:
     with pytest.raises(ArgumentError) as raised:
-        resolve(name)
-    kind = entries()[name].variant.__name__
-    assert raised.value.fields["name"].startswith(f"{kind}.")
+        resolve("global_window", "window=3")
+    assert raised.value.fields["name"] == "GlobalWindow.is_global"
     assert "explain my_mods:mod" in raised.value.fields["rewrite"]
 
 
@@ -71,7 +77,12 @@ WRONG = {
     "a value that the variant refuses": ("sliding_window", "window=0", "such as 1"),
     "lists of unequal lengths": ("document", "ids=[[1], [1, 2]]", "--set 'ids="),
     "a list with a text in it": ("document", "ids=[1, 'a']", "--set 'ids="),
+    "a tuple for a tensor": ("document", "ids=0,0,1,1", "--set 'ids=[0, 0, 1, 1]'"),
+    "ints for floats": ("head_scale", "factor=[1, 2]", "--set 'factor=[1.0, 2.0]'"),
+    "floats for ints": ("document", "ids=[1.0, 2.0]", "--set 'ids=[1, 2]'"),
     "a tuple in a text": ("score + s", "s=(1, 2)", "--set s=0.5"),
+    "a variant inside that there is not": ("folded_batch", "inner=causl", "--set inner=causal"),
+    "an int beyond 64 bits": ("sliding_window", f"window={10**23}", "a smaller number"),
     "a setting for a function": ("math:sin", "x=1", "leave --set out"),
 }
 

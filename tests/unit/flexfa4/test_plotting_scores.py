@@ -81,7 +81,11 @@ def test_minus_infinity_does_not_spoil_the_scale() -> None:
 
 WRONG: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a mask": (causal, {"q_len": 8}, "score_mod is a mask, a Causal"),
-    "no queries": (Alibi(), {"q_len": 0}, r"q_len \* kv_len is 0"),
+    "no queries": (Alibi(), {"q_len": 0}, "q_len is 0"),
+    "queries as a bool": (Alibi(), {"q_len": True}, "q_len is True"),
+    "half a query": (Alibi(), {"q_len": 3.5}, "q_len is 3.5"),
+    "heads as a text": (Alibi(), {"q_len": 8, "num_heads": "2"}, "num_heads is '2'"),
+    "a score as a text": (Alibi(), {"q_len": 8, "score": "2"}, "score is '2'"),
     "a head that is not there": (
         Alibi(),
         {"q_len": 8, "num_heads": 2, "head_index": 2},

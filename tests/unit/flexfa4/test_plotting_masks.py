@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 from matplotlib.figure import Figure
+from torch.nn.attention import flex_attention as torch_flex
 
 import flexfa4
+import flexfa4.flex
 from flexfa4.errors import ArgumentError, MissingPackageError
 from flexfa4.variants import Document, alibi, causal
 
@@ -47,6 +49,32 @@ def test_the_chosen_batch_entry_of_a_block_mask_is_drawn() -> None:
     tokens, second = panels(flexfa4.plot_mask(made, batch_index=1))
     assert first == [[2], [2]] and second == [[1], [1]]
     assert sum(map(sum, tokens)) == 2 * 16 * 16
+
+
+@pytest.mark.parametrize("module", [flexfa4.flex, torch_flex], ids=["ours", "torch's"])
+def test_block_masks_of_flex_attention_are_drawn_with_the_blocks_of_their_lists(
+    module: Any,
+) -> None:
+    def later_by_head(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return q_idx >= kv_idx + 8 * h
+
+    made = module.create_block_mask(later_by_head, None, 2, 40, 40, "cpu", BLOCK_SIZE=20)
+    tokens, blocks = panels(flexfa4.plot_mask(made, head_index=1))
+    assert tokens == [[int(row >= column + 8) for column in range(40)] for row in range(40)]
+    assert blocks == [[1, 0], [1, 1]]
+    assert "made for" in str(flexfa4.explain(made)["blocks"])
+
+
+def test_lists_for_every_head_are_drawn_with_the_mask_function_of_the_chosen_head() -> None:
+    num, indices = (
+        torch.ones(1, 1, 1, dtype=torch.int32),
+        torch.zeros(1, 1, 1, 1, dtype=torch.int32),
+    )
+    made = flexfa4.flex.BlockMask.from_kv_blocks(
+        num, indices, BLOCK_SIZE=16, mask_mod=lambda b, h, q_idx, kv_idx: q_idx >= kv_idx + h
+    )
+    tokens, _ = panels(flexfa4.plot_mask(made, head_index=1))
+    assert tokens == [[int(row > column) for column in range(16)] for row in range(16)]
 
 
 def test_titles_give_the_share_that_is_visible_and_skipped() -> None:
@@ -92,7 +120,9 @@ def test_a_score_mod_is_sent_to_the_picture_for_it(mod: Any) -> None:
     ("arguments", "message"),
     [
         ({"q_len": None}, "q_len is None"),
-        ({"q_len": 0}, r"q_len \* kv_len is 0"),
+        ({"q_len": 0}, "q_len is 0"),
+        ({"q_len": "3"}, "q_len is '3'"),
+        ({"q_len": 3, "kv_len": 2.5}, "kv_len is 2.5"),
         ({"q_len": 2**20}, r"q_len \* kv_len is"),
         ({"q_len": 32, "block_mask": True}, "q_len, kv_len is 32, None"),
         ({"q_len": None, "block_mask": True, "batch_index": 2}, "batch_index is 2"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from flexfa4 import doctor
+from flexfa4.cli import doctor
 
 
 def by_name(findings: list[doctor.Finding]) -> dict[str, doctor.Finding]:

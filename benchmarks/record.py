@@ -1,0 +1,64 @@
+"""What each benchmark writes beside its rows: sizes, date, commit and machine.
+
+Measures nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+FOLDER: Final = Path(__file__).parent / "results"
+
+
+def circumstances(**sizes: int) -> dict[str, Any]:
+    """Return under what the rows are measured; fp32 tensors of these sizes."""
+    return {
+        "sizes": {**sizes, "dtype": "fp32"},
+        "run": {"date": datetime.date.today().isoformat(), "commit": commit()},
+        "machine": machine(),
+    }
+
+
+def write(name: str, results: dict[str, Any]) -> None:
+    """Write results as ``results/<name>.json``."""
+    (FOLDER / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+def commit() -> str:
+    """Return the commit that is measured, with ``-dirty`` after it where files differ from it."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"]
+    try:
+        done = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"  # not a git checkout, or no git
+    return done.stdout.strip()
+
+
+def cpu_model() -> str:
+    """Return the processor's name as its maker writes it, where the system tells it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or "unknown")
+
+
+def machine() -> dict[str, Any]:
+    """Return on what is measured."""
+    return {
+        "cpu": cpu_model(),
+        "architecture": platform.machine(),
+        "vector_instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }

@@ -1,0 +1,64 @@
+"""Block masks of FlexAttention, ours and torch's, as pictures and reports look at them.
+
+The scores are those that the block mask means, the blocks those that its lists say: a block that is
+listed as partial is shown as partial, whatever its mask function makes of it.  Computes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from flexfa4.block_mask import BlockMask as NativeBlockMask
+from flexfa4.flex.block_mask import BlockMask
+from flexfa4.flex.native_mask import native_of
+from flexfa4.flex.torch_masks import converted, is_torch_mask
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A block mask for some numbers of batches and heads.
+
+    Attributes:
+        block_mask: the block mask.
+        native: that of FlexFA4 with the same meaning, whose blocks may have another size.
+    """
+
+    block_mask: BlockMask
+    native: NativeBlockMask
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """``(batch, heads, queries, keys)``, 1 where the mask is the same for all."""
+        return self.native.shape
+
+    @property
+    def block_size(self) -> tuple[int, int]:
+        """Queries and keys in a block."""
+        return self.block_mask.BLOCK_SIZE
+
+    def to_dense(self) -> torch.Tensor:
+        """Return the mask of the scores, bool `shape`."""
+        return self.native.to_dense()
+
+    def block_kinds(self) -> torch.Tensor:
+        """Return the kinds of the listed blocks, see `BlockMask.block_kinds`."""
+        return self.block_mask.block_kinds()
+
+
+def shown(block_mask: Any, *, batch: int = 1, heads: int = 1) -> Shown | None:
+    """Return a block mask of FlexAttention to look at, None for anything else.
+
+    Args:
+        block_mask: one of ours or of torch's.
+        batch: for how many batches at least, where it is the same for all but its function.
+        heads: for how many heads, likewise.
+    """
+    mask = converted(block_mask) if is_torch_mask(block_mask) else block_mask
+    if not isinstance(mask, BlockMask):
+        return None
+    made_for = mask.shape[:2]
+    counts = (n if n != 1 else least for n, least in zip(made_for, (batch, heads), strict=True))
+    return Shown(mask, native_of(mask, *counts))
