@@ -90,15 +90,23 @@ def _graphormer_edge(s: Sizes, d: Draw) -> Mods:
 
 
 def _mla_rope(s: Sizes, d: Draw) -> Mods:
-    q_rope = d.learned(s.batch, s.heads, s.q_len, 6)
-    k_rope = d.learned(s.batch, 1, s.kv_len, 6)
-    return Mods(MlaRope(q_rope, k_rope, scale=0.25), causal, (q_rope, k_rope))
+    return _rotary(s, d, 1, causal)
 
 
 def _mla_rope_by_group(s: Sizes, d: Draw) -> Mods:
+    return _rotary(s, d, s.kv_heads, None)
+
+
+def _rotary(s: Sizes, d: Draw, key_heads: int, mask: Any) -> Mods:
     q_rope = d.learned(s.batch, s.heads, s.q_len, 6)
-    k_rope = d.learned(s.batch, s.kv_heads, s.kv_len, 6)
-    return Mods(MlaRope(q_rope, k_rope, scale=0.25), None, (q_rope, k_rope))
+    k_rope = d.learned(s.batch, key_heads, s.kv_len, 6)
+    group = s.heads // key_heads
+
+    def eager(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return score + 0.25 * (q_rope[b, h, q_idx] * k_rope[b, h // group, kv_idx]).sum(-1)
+
+    mod = MlaRope(q_rope, k_rope, scale=0.25)
+    return Mods(mod, mask, (q_rope, k_rope), eager_score_mod=eager)
 
 
 def _swin(s: Sizes, d: Draw) -> Mods:
