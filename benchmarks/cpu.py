@@ -98,10 +98,17 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     return q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), do
 
 
+def block_mask(setup: Setup, length: int) -> flexfa4.BlockMask | None:
+    """Return the case's mask for as many queries and keys."""
+    if setup.mask is None:
+        return None
+    return flexfa4.create_block_mask(setup.mask, q_len=length, kv_len=length)
+
+
 def ours(setup: Setup, backward: bool) -> Callable[[], Any]:
     """Return a call of flexfa4."""
     q, k, v, do = inputs()
-    mask = setup.mask and flexfa4.create_block_mask(setup.mask, q_len=S, kv_len=S)
+    mask = block_mask(setup, S)
 
     def call() -> Any:
         return flexfa4.attention(q, k, v, score_mod=setup.score_mod, block_mask=mask)
@@ -130,10 +137,13 @@ def flex(setup: Setup, backward: bool) -> Callable[[], Any]:
 
     assert not backward, "flex_attention has no backward on the CPU"
     q, k, v, do = (t.detach() for t in inputs())  # it refuses inputs that require gradients
-    mask = setup.mask and create_block_mask(
-        lambda b, h, i, j: setup.mask(b, h, i, j), None, None, S, S, device="cpu"
-    )
-    score_mod = setup.score_mod and (lambda s, b, h, i, j: setup.score_mod(s, b, h, i, j))
+    mask, score_mod = None, None
+    if setup.mask is not None:
+        mask = create_block_mask(
+            lambda b, h, i, j: setup.mask(b, h, i, j), None, None, S, S, device="cpu"
+        )
+    if setup.score_mod is not None:
+        score_mod = lambda s, b, h, i, j: setup.score_mod(s, b, h, i, j)  # noqa: E731
     torch.compiler.config.force_disable_caches = True
     compiled = torch.compile(flex_attention)
 
@@ -249,7 +259,7 @@ def measure_memory(name: str, what: str) -> None:
     """
     setup, backward = SETUPS[name], "backward" in what
     small = torch.randn(1, 2, 300, D, requires_grad=True)
-    mask = setup.mask and flexfa4.create_block_mask(setup.mask, q_len=300, kv_len=300)
+    mask = block_mask(setup, 300)
     torch.autograd.grad(
         flexfa4.attention(small, small, small, score_mod=setup.score_mod, block_mask=mask).sum(),
         small,
