@@ -110,13 +110,16 @@ def _tile(
     factors = tiles.row_factors(call, chunk, tile)
     core = _fast_core(call, factors.outer)
     factor = factors.query if core is None else factors.query * core.prescale
-    queries = tiles.query_rows(call, chunk, tile, factor)
+    by_product = isinstance(factor, float) and factor != 0.0  # 0 * inf is for `query_rows`
+    queries = tiles.query_rows(call, chunk, tile, None if by_product else factor)
+    if not by_product:
+        factor = 1.0
     softmax = BoundedSoftmax() if call.bounded else OnlineSoftmax()
     acc: torch.Tensor | None = None
     for run in tile.runs:
         lanes = Lanes(chunk.b, chunk.h, rows, (run.start, run.stop))
         keys = tiles.key_rows(call.k, call, chunk, run)
-        score = tiles.raw_scores(call, chunk, queries, keys, scratch)
+        score = tiles.raw_scores(call, chunk, queries, keys, scratch, factor)
         visible = tiles.visible_lanes(call, lanes, run)
         if core is not None:
             core.run(score, LOG2E if factors.outer is None else factors.outer * LOG2E)

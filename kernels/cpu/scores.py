@@ -110,10 +110,15 @@ def part(
     return x
 
 
-def query_rows(call: Call, chunk: Chunk, tile: QueryTile, factor: Any) -> torch.Tensor:
-    """Return the tile's queries times `factor`, packed ``(b * kv heads, group * rows, D)``."""
+def query_rows(call: Call, chunk: Chunk, tile: QueryTile, factor: Any = None) -> torch.Tensor:
+    """Return the tile's queries, packed ``(b * kv heads, group * rows, D)``.
+
+    They are multiplied by `factor`, unless that is None.
+    """
     q = part(call.q, chunk.b, chunk.h, (tile.start, tile.stop))
-    rows: torch.Tensor = (q if q.dtype is call.dtype else q.to(call.dtype)) * factor
+    rows: torch.Tensor = q if q.dtype is call.dtype else q.to(call.dtype)
+    if factor is not None:
+        rows = rows * factor
     return rows.reshape(_product_batch(chunk), -1, q.shape[-1])
 
 
@@ -138,17 +143,22 @@ def raw_scores(
     queries: torch.Tensor,
     keys: torch.Tensor,
     scratch: torch.Tensor | None,
+    factor: float = 1.0,
 ) -> torch.Tensor:
-    """Return ``queries . keys`` as ``(b, heads, rows, keys)`` in `scratch`, or in new memory."""
+    """Return ``factor * queries . keys`` as ``(b, heads, rows, keys)``.
+
+    The result is in `scratch`, or in new memory.  The product applies the factor, not 0, for free.
+    """
     n, packed, _ = queries.shape
     width = keys.shape[1]
     scores = None if scratch is None else scratch[: n * packed * width].view(n, packed, width)
     if call.plan.form.ignores_score:  # not 0 * (q . k), which is NaN for infinite q
         scores = queries.new_zeros(n, packed, width) if scores is None else scores.zero_()
-    elif scores is None:
-        scores = torch.bmm(queries, keys.transpose(1, 2))
     else:
-        torch.bmm(queries, keys.transpose(1, 2), out=scores)
+        unread = queries.new_empty(1) if scores is None else scores  # since beta is 0
+        scores = torch.baddbmm(
+            unread, queries, keys.transpose(1, 2), beta=0, alpha=factor, out=scores
+        )
     b, h = chunk.b[1] - chunk.b[0], chunk.h[1] - chunk.h[0]
     return scores.view(b, h, packed * n // (b * h), width)
 
