@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from flexfa4 import variants
 from flexfa4.testing import (
     CASES,
     Attend,
@@ -20,6 +21,7 @@ from flexfa4.testing import (
     Sizes,
     Trial,
     attend,
+    biases,
     compare,
     dense_reference,
     finite_rows,
@@ -33,6 +35,15 @@ Results = tuple[torch.Tensor, torch.Tensor]
 
 def test_cases_have_names_of_their_own() -> None:
     assert len(BY_NAME) == len(CASES)
+
+
+def test_every_variant_has_a_case() -> None:
+    built = [Trial(case, SMALL).build(torch.float32)[1] for case in CASES]
+    shown = " ".join(repr(mod) for mods in built for mod in (mods.score_mod, mods.mask))
+    inside_functions = {"ActivationScore"}  # which show nothing of what they call
+    assert all(hasattr(biases, name) for name in inside_functions)
+    classes = {n for n in variants.__all__ if isinstance(getattr(variants, n), type)}
+    assert {n for n in classes if f"{n}(" not in shown} == inside_functions
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
