@@ -1,84 +1,89 @@
 """`BlockMask`: a mask together with which of its blocks are empty, partial or full.
 
 A block mask is a snapshot: it holds copies of what it captured, so that the backward pass computes
-with what the forward pass saw, and it refuses to be used when the captures have changed since.
-Making one evaluates the mask strip by strip (`frontend.blocks`); using one is the kernels'
-business.
+with what the forward pass saw, and it refuses to be used when the captures have changed since.  The
+blocks are found by `frontend.masks`: nothing is computed for a mask in closed form before it is
+asked for.  Using one is the kernels' business.
 
 Copies made by ``copy.deepcopy`` and pickle are snapshots for good: they hold the mask as text with
-the values of its captures (`frontend.text.snapshots`) and no function, so a block mask of a lambda
-can be sent to another process, too, and no change of the original's captures concerns a copy.
-
-A mask that `attention` gets as a function is made into a block mask once and kept, as long as what
-it captures can be seen to stay the same (`block_mask_for`).
+the values of its captures (`mask_copies`) and no function, so a block mask of a lambda can be sent
+to another process, too, and no change of the original's captures concerns a copy.
 """
 
 from __future__ import annotations
 
 import functools
-import struct
-from dataclasses import asdict, replace
-from typing import Any, Final, NoReturn
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from flexfa4.checks import check_mod
-from flexfa4.counters import count
 from flexfa4.errors import (
-    ArgumentError,
     BlockMaskCountError,
     BlockMaskLengthsError,
-    DamagedPickleError,
     DeviceError,
     MaskOutOfRangeError,
+    NoValuesError,
     OutOfRangeError,
-    StaleBlockMaskError,
-    describe,
 )
 from flexfa4.frontend.binding import BoundGraph
-from flexfa4.frontend.blocks import (
-    EMPTY,
-    FULL,
-    Blocks,
-    block_count,
-    classify,
-    mask_tile,
-)
-from flexfa4.frontend.evaluate import Program, Values
-from flexfa4.frontend.ir import Graph
-from flexfa4.frontend.text import snapshots
+from flexfa4.frontend.evaluate import Values
+from flexfa4.frontend.masks.grid import FULL, PARTIAL
+from flexfa4.frontend.masks.runs import BlockList, Priority
+from flexfa4.frontend.masks.solving.closed_form import Solved
+from flexfa4.frontend.masks.solving.in_words import describe
+from flexfa4.frontend.masks.structure import Lines, MaskBlocks, analyse
 from flexfa4.frontend.tracing.forms import MaskLike
-from flexfa4.frontend.tracing.trace import resolve, unpickled
-from flexfa4.lru import LruCache
+from flexfa4.frontend.tracing.trace import TextMod, resolve
+from flexfa4.mask_copies import restored, state_of
+from flexfa4.mask_parts import Part, bound_part, part_of
+from flexfa4.mask_registry import register
+from flexfa4.mask_snapshot import Snapshot
 from flexfa4.mask_spec import (
     BLOCK_SIZE,
     READS,
     GivenSizes,
     Spec,
     capture_device,
+    checked_block_size,
+    checked_choice,
     checked_device,
     reads,
 )
 from flexfa4.out_of_range import explained
-from flexfa4.torch_op.arguments import captured
+from flexfa4.torch_op.arguments import captured, text_of
 from flexfa4.torch_op.context import needs_op, refuse_jit_trace, untraced
 
-__all__ = [
-    "BLOCK_SIZE",
-    "BlockMask",
-    "GivenSizes",
-    "block_mask_for",
-    "create_block_mask",
-    "tensor_identity",
-]
+__all__ = ["BlockLists", "BlockMask", "create_block_mask"]
+
+# Rows up to which a block mask says in its repr how many of its blocks are empty.
+_COUNTED_ROWS = 1 << 12
 
 
-class _Moved(dict[torch.device, Blocks]):
-    """A mask without captured tensors, to be evaluated on other devices."""
+@dataclass(frozen=True, eq=False)
+class BlockLists:
+    """The blocks of a mask that are not empty, line by line.
+
+    Batches and heads whose masks are equal share their lists: they are of one class.
+
+    Attributes:
+        partial, full: lists of blocks: ``offsets``, int64 ``(classes, lines + 1)``, and
+            ``indices``, int32: the blocks of line ``l`` of class ``c`` are
+            ``indices[offsets[c, l]:offsets[c, l + 1]]``, ascending.
+        classes: int64 ``(batch, heads)``, the class of each.
+    """
+
+    partial: BlockList
+    full: BlockList
+    classes: torch.Tensor
 
 
 class BlockMask:
     """A mask and the kinds of its blocks; made by `create_block_mask`.
+
+    ``block_mask[b]``, ``block_mask[b, h]`` and ``block_mask[:, :, first:last]`` are the block masks
+    of some batches, heads or queries (see `__getitem__`).
 
     ``copy.deepcopy`` and pickle give an equal block mask that is independent of the original's
     captures: its `mask` is a `Mod` of the mask's text and copies of their values.  To read one with
@@ -93,28 +98,45 @@ class BlockMask:
         counts_heads: whether the mask reads ``flexfa4.num_heads``, so that it holds for that number
             only.
         captured: the mask as text with the values that it captured.
-        kinds: int8 ``(batch, heads, query blocks, key blocks)`` on the CPU, where batch and heads
-            are 1 if the mask does not tell them apart; not to be changed.
-        table: `kinds`, or for one made in a graph of torch's a `frontend.blocks.kinds_table`.
+        table: for one made in a graph of torch's, the kinds of its blocks as the graph has them
+            (`torch_op.tables`); otherwise None, and ops find the blocks by what it captured.
     """
 
-    def __init__(self, mask: MaskLike, bound: BoundGraph, spec: Spec, blocks: Blocks) -> None:
+    # plain attributes, not properties that ask the graph: torch.compile reads them
+    table: torch.Tensor | None = None
+    _part: tuple[BlockMask, Part] | None = None
+
+    def __init__(
+        self,
+        mask: MaskLike,
+        bound: BoundGraph,
+        spec: Spec,
+        blocks: MaskBlocks,
+        snapshot: Snapshot,
+    ) -> None:
+        """Make one of blocks that were found.
+
+        Args:
+            mask: see the class.
+            bound: its graph, with copies of what it captured.
+            spec: what the blocks were made for.
+            blocks: the blocks.
+            snapshot: what must not have changed when it is used.
+        """
         self.mask = mask
         self.batch = spec.sizes.batch
         self.heads = spec.sizes.heads
         self.q_len = spec.sizes.q_len
         self.kv_len = spec.sizes.kv_len
         self.block_size = spec.block_size
-        self._spec = spec
-        self._bound = bound
-        self._blocks = blocks
-        self._identities = tuple(tensor_identity(t) for t in bound.tensors)
-        # plain attributes, not properties that ask the graph: torch.compile reads them
         self.captures_tensors = bool(bound.tensors)
-        self.counts_heads = "num_heads" in reads(blocks.graph)
-        self.captured = captured(replace(bound, tensors=tuple(blocks.values.tensors.values())))
-        self.kinds = blocks.kinds
-        self.table = blocks.kinds
+        self.counts_heads = "num_heads" in reads(bound.graph)
+        self.captured = captured(bound)
+        self._bound = bound
+        self._spec = spec
+        self._blocks = blocks
+        self._snapshot = snapshot
+        register(bound, spec, blocks)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -124,41 +146,173 @@ class BlockMask:
 
     @property
     def device(self) -> torch.device:
-        """The device of its captures."""
+        """The device of its captures, on which everything about its blocks lies."""
         return self._blocks.values.device
 
-    def blocks_on(self, device: torch.device) -> Blocks:
-        """Return what kernels iterate, with the mask evaluated on a device.
-
-        A mask that captures no tensors can be evaluated anywhere, wherever its block mask was made.
-        """
-        blocks = self._blocks
-        if blocks.values.device == device or self._bound.tensors:
-            return blocks
-        moved = blocks.cache(_Moved)
-        if device not in moved:
-            values = replace(blocks.values, device=device)
-            moved[device] = replace(blocks, values=values, caches={})
-        return moved[device]
+    # ---- the blocks ------------------------------------------------------------------------------
 
     @property
-    def density(self) -> float:
-        """Share of the blocks that are not empty, 0 to 1 (0 where there are no blocks)."""
-        kinds = self._blocks.kinds
-        return float(kinds.ne(EMPTY).float().mean()) if kinds.numel() else 0.0
+    def closed_form(self) -> str | None:
+        """The keys that a query sees, such as ``q - 8 <= kv <= q``; None without a closed form.
+
+        Its captured numbers and tensors are those of the mask's text, ``str(flexfa4.trace(mask))``.
+        """
+        form = self._blocks.by_rows
+        return describe(form.form) if isinstance(form, Solved) else None
+
+    def lists(self, by: Lines = "rows") -> BlockLists:
+        """Return the partial and the full blocks of each row or column of blocks.
+
+        Args:
+            by: "rows", the key blocks of each block of queries, as a forward pass goes through
+                them, or "columns", the query blocks of each block of keys.
+        """
+        checked_choice("by", by, Lines)
+        runs = self._blocks.lines(by)
+        classes = self._blocks.classes.of.to(self.device).expand(self.shape[:2])
+        return BlockLists(runs.blocks(PARTIAL), runs.blocks(FULL), classes.contiguous())
+
+    def counts(self, by: Lines = "rows") -> torch.Tensor:
+        """Return how many blocks of each line are not empty, int64 ``(batch, heads, lines)``.
+
+        Args:
+            by: see `lists`, of which none is made for a mask in closed form.
+        """
+        checked_choice("by", by, Lines)
+        return self._of_each(self._blocks.counts(by))
+
+    def order(self, priority: Priority = "lpt", by: Lines = "rows") -> torch.Tensor:
+        """Return the lines in an order in which to work on them.
+
+        Args:
+            priority: "lpt", longest processing time first: lines with many blocks that are not
+                empty; or "spt", shortest first.
+            by: see `lists`, of which none is made for a mask in closed form.
+
+        Returns:
+            int32 ``(batch, heads, lines)``, each a permutation; equally long lines stay in order.
+        """
+        checked_choice("priority", priority, Priority)
+        checked_choice("by", by, Lines)
+        return self._of_each(self._blocks.order(priority, by))
 
     def block_kinds(self) -> torch.Tensor:
         """Return int8 ``(batch, heads, query blocks, key blocks)``: 0 empty, 1 partial, 2 full.
 
         Batch and heads are those of `shape`.
         """
-        return self._blocks.kinds.expand(*self.shape[:2], -1, -1).clone()
+        kinds = self._blocks.kinds()
+        return kinds.expand(*self.shape[:2], -1, -1).contiguous()
 
     def to_dense(self) -> torch.Tensor:
         """Return the mask itself, bool `shape`; for looking at: ``q_len * kv_len`` elements."""
-        program = Program((self._blocks.graph.root,))
-        mask = mask_tile(program, self._blocks.values, self._blocks.size.lanes())
-        return mask.expand(self.shape).clone()
+        return self._blocks.dense().expand(self.shape).contiguous()
+
+    def _of_each(self, of_classes: torch.Tensor) -> torch.Tensor:
+        """Return what holds for ``(classes, lines)`` as ``(batch, heads, lines)``."""
+        return self._blocks.for_each(of_classes).expand(*self.shape[:2], -1).contiguous()
+
+    @property
+    def density(self) -> float:
+        """Share of the blocks that are not empty, 0 to 1 (0 where there are no blocks)."""
+        return self._blocks.density
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds now: copies of captures, and lists of blocks that have been found."""
+        return self._blocks.nbytes + sum(t.nbytes for t in self._bound.tensors)
+
+    # ---- other block masks of the same mask ------------------------------------------------------
+
+    def with_block_size(self, block_size: int | tuple[int, int]) -> BlockMask:
+        """Return the block mask of the same mask, with the values of its snapshot.
+
+        Args:
+            block_size: queries and keys in a block, or one number for both; multiples of 16.
+        """
+        spec = replace(self._spec, block_size=checked_block_size(block_size))
+        blocks = self._blocks.with_block_size(spec.block_size)
+        return BlockMask(self.mask, self._bound, spec, blocks, self._snapshot)
+
+    def to(self, device: torch.device | str) -> BlockMask:
+        """Return the block mask on a device, with the values of its snapshot.
+
+        One that captures tensors becomes a snapshot for good, as copies are: its `mask` is a `Mod`
+        of the mask's text and its values.
+
+        Raises:
+            ArgumentError: there is no such device.
+            NoValuesError: it is the meta device.
+        """
+        where = checked_device(device)
+        if where == self.device:
+            return self
+        if where.type == "meta":
+            raise NoValuesError(
+                what="the block mask was to be moved there:", rewrite="device='cpu'"
+            )
+        mask, bound, snapshot = self.mask, self._bound, self._snapshot
+        if bound.tensors:
+            bound = replace(bound, tensors=tuple([t.to(where) for t in bound.tensors]))
+            mask = _mod_of(bound)
+            snapshot = Snapshot.for_good(mask, bound)
+        values = Values.of(bound, self._spec.known_sizes, device=where)
+        runs = self._blocks.runs.to(where) if self._blocks.has_runs else None
+        blocks = replace(self._blocks, values=values, known_runs=runs, caches={})
+        return BlockMask(mask, bound, self._spec, blocks, snapshot)
+
+    def __getitem__(self, index: Any) -> BlockMask:
+        """Return the block mask of some batches, heads or queries, with the values of its snapshot.
+
+        It is one like any other, for calls with these batches, heads and queries alone: its indices
+        begin at 0, and its mask adds where the part begins, so positions stay what they are.  For
+        a step of decoding, ``block_mask[:, :, t:t + 1]``.
+
+        Args:
+            index: up to three of int and slice: batch, head and query.  An int keeps its dimension.
+                Where the mask is the same for every batch or head (None), any index picks that.
+
+        Raises:
+            ArgumentError: it is no such index.
+            BlockMaskIndexError: there is no such batch, head or query.
+        """
+        if torch.compiler.is_dynamo_compiling():
+            from flexfa4.torch_op import compiled
+
+            return compiled.part_outside(self, index)
+        return self._picked(index)
+
+    __iter__ = None  # or else Python would count indices up
+
+    def _picked(self, index: Any) -> BlockMask:
+        part = part_of(index, self._spec.sizes)
+        if self._part is None:
+            return self._cut(part)
+        whole, place = self._part
+        inside = part.of(place)
+        return self if inside == place else whole._cut(inside)
+
+    def _cut(self, part: Part) -> BlockMask:
+        bound, spec = bound_part(self._bound, self._spec, part)
+        if spec == self._spec:
+            return self
+        values = Values.of(bound, spec.known_sizes, device=self.device)  # loads as proved before
+        values = replace(values, runs=self._blocks.value_runs)
+        blocks = MaskBlocks(bound.graph, values, spec.space(bound.graph), spec.block_size)
+        if not self._blocks.is_closed:
+            blocks = part.found_in(self._blocks, blocks)
+        made = BlockMask(_mod_of(bound), bound, spec, blocks.found(), self._snapshot)
+        made._part = (self, part)
+        return made
+
+    # ---- use in a call ---------------------------------------------------------------------------
+
+    def blocks_on(self, device: torch.device) -> MaskBlocks:
+        """Return what kernels iterate, with the mask evaluated on a device.
+
+        A mask that captures no tensors can be evaluated anywhere, wherever its block mask was made.
+        """
+        return self._blocks.on(device)
 
     @untraced
     def check_fits(self, query: torch.Tensor, key: torch.Tensor) -> None:
@@ -175,12 +329,15 @@ class BlockMask:
         batch, heads, lengths = query.shape[0], query.shape[1], (query.shape[2], key.shape[2])
         again = functools.partial(self.call_for, batch, heads, *lengths)
         if (self.q_len, self.kv_len) != lengths:
+            advice = "to decode at a position, let the mask add it to q_idx"
+            if lengths[1] == self.kv_len and lengths[0] < self.q_len:
+                advice = "for these of the queries, block_mask[:, :, first:last]"
             raise BlockMaskLengthsError(
                 made_q_len=self.q_len,
                 made_kv_len=self.kv_len,
                 q_len=lengths[0],
                 kv_len=lengths[1],
-                rewrite=f"{again()}  # to decode at a position, let the mask add it to q_idx",
+                rewrite=f"{again()}  # {advice}",
             )
         for name, made, found in (("batch", self.batch, batch), ("heads", self.heads, heads)):
             counted = name == "heads" and self.counts_heads
@@ -194,42 +351,26 @@ class BlockMask:
                 device=self.device,
                 other="query",
                 other_device=query.device,
-                rewrite=f"{again()} with captured tensors on {query.device}",
+                rewrite=f"block_mask.to({str(query.device)!r})",
             )
 
     @untraced
     def check_current(self) -> None:
         """Raise if a value that the mask reads has changed since this was made.
 
-        Tensors are compared by content with the copies that were made; off the CPU by identity and
-        torch's count of in-place changes, where that says enough.
+        A part is refused when what the whole captured has changed.  Tensors are compared by content
+        with the copies that were made; off the CPU by identity and torch's count of in-place
+        changes, where that says enough.
 
         Raises:
             StaleBlockMaskError: a captured number, tensor or choice changed.
         """
-        made, now = self._bound, resolve(self.mask, "mask")
-        if now is made and not made.tensors:  # it captures nothing
-            return
-        if now.graph != made.graph:
-            self._refuse_stale("a captured value that the mask was specialised for")
-        for scalar, old, new in zip(made.graph.scalars, made.scalars, now.scalars, strict=True):
-            if _number_key(old) != _number_key(new):
-                self._refuse_stale(f"`{scalar.name}` ({old} then, {new} now)")
-        kept = self._blocks.values.tensors
-        for buffer, tensor, identity in zip(
-            made.graph.buffers, now.tensors, self._identities, strict=True
-        ):
-            counted = identity is not None and tensor_identity(tensor) == identity
-            if not _unchanged(kept[buffer], tensor, counted=counted):
-                self._refuse_stale(f"the captured tensor `{buffer.name}`")
+        whole = self if self._part is None else self._part[0]
+        self._snapshot.check_current(whole._spec.call_text)
 
     def holds(self, tensors: tuple[torch.Tensor, ...]) -> bool:
         """Return whether captured tensors of known identity still have their content."""
-        kept = self._blocks.values.tensors.values()
-        return all(_unchanged(k, t, counted=True) for k, t in zip(kept, tensors, strict=True))
-
-    def _refuse_stale(self, name: str) -> NoReturn:
-        raise StaleBlockMaskError(name=name, rewrite=self._spec.call_text())
+        return self._snapshot.holds(tensors)
 
     def call_for(self, batch: int, heads: int, q_len: int, kv_len: int) -> str:
         """Return the call that makes it again for other sizes, for messages."""
@@ -240,24 +381,19 @@ class BlockMask:
             kv_len=kv_len,
         )
 
+    # ---- copies and text -------------------------------------------------------------------------
+
     def __copy__(self) -> BlockMask:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        values = self._blocks.values
-        kept = replace(self._bound, tensors=tuple(values.tensors.values()))
-        return {
-            "format": snapshots.FORMAT,
-            "mask": snapshots.state_of(kept),
-            "sizes": asdict(self._spec.sizes),
-            "block_size": self.block_size,
-            "device": str(self.device),
-            "kinds": self._blocks.kinds,
-        }
+        return state_of(self._bound, self._spec, self._blocks)
 
     def __setstate__(self, state: Any) -> None:
-        with snapshots.reading("BlockMask", state):
-            self.__dict__.update(vars(_restored(state)))
+        found = restored(state)
+        mask, bound = found.mask, found.bound
+        snapshot = Snapshot.for_good(mask, bound)
+        BlockMask.__init__(self, mask, bound, found.spec, found.blocks, snapshot)
 
     def __repr__(self) -> str:
         b, h, q, kv = self.shape
@@ -268,28 +404,13 @@ class BlockMask:
         )
 
     def _summary(self) -> str:
+        if not self._blocks.has_runs and self._blocks.grid.rows > _COUNTED_ROWS:
+            return "in closed form"
         return f"{self.density:.1%} of the blocks not empty"
 
 
-def _unchanged(kept: torch.Tensor, tensor: torch.Tensor, *, counted: bool) -> bool:
-    """Return whether a captured tensor still holds what was copied from it.
-
-    Where torch counts changes and says there were none, the content is compared all the same if
-    that needs no transfer: changes through numpy or ``.data`` are not counted.
-    """
-    if kept is tensor or (counted and tensor.device.type != "cpu"):
-        return True
-    if (kept.shape, kept.dtype, kept.device) != (tensor.shape, tensor.dtype, tensor.device):
-        return False
-    if torch.equal(kept, tensor):
-        return True
-    same = (kept == tensor) | (kept.isnan() & tensor.isnan())
-    return bool(same.all())
-
-
-def _number_key(number: int | float) -> Any:
-    """Return what tells numbers apart that compare equal (0.0, -0.0) and keeps NaN equal to NaN."""
-    return number if isinstance(number, int) else struct.pack("<d", number)
+def _mod_of(bound: BoundGraph) -> TextMod:
+    return TextMod(bound, text_of(bound.graph), "mask")
 
 
 def create_block_mask(
@@ -304,6 +425,9 @@ def create_block_mask(
 ) -> BlockMask:
     """Find the empty, partial and full blocks of a mask.
 
+    For a mask in closed form nothing is computed here, whatever the lengths; of others, the blocks
+    are found whose kind does not follow from the mask's bounds (docs/masks.md of the project).
+
     Args:
         mask: ``mask_mod(b, h, q_idx, kv_idx) -> bool`` (True = attend), its text form, or a `Mod`.
         batch: number of batches; None if the mask is the same for each.
@@ -317,8 +441,8 @@ def create_block_mask(
         The block mask, for calls of these lengths.
 
     Raises:
-        ArgumentError: a length, count or block size is no integer in its range, or there is no
-            such device.
+        ArgumentError: a length, count or block size is no integer in its range, there is no such
+            device, or the mask has more blocks than can be listed.
         MaskReadsBatchError: the mask reads ``b`` or ``h`` and `batch` or `heads` is None.
         MaskReadsKeyHeadsError: the mask reads ``flexfa4.num_kv_heads``, which only a call knows.
         DeviceError: captured tensors live elsewhere than on `device`.
@@ -341,133 +465,29 @@ def create_block_mask(
         from flexfa4.torch_op import deferred
 
         return deferred.block_mask(mask, captured(bound), spec, where)
-    return _make(mask, bound, spec, where)
+    return made(mask, bound, spec, where)
 
 
-def _make(mask: Any, bound: BoundGraph, spec: Spec, device: torch.device) -> BlockMask:
-    """Classify the blocks of a resolved mask; arguments have been checked."""
-    copies = tuple([t.detach().clone() for t in bound.tensors])
-    values = spec.values(replace(bound, tensors=copies), device)
-    return _assembled(mask, bound, spec, values, _classified(bound, values, spec))
+def made(mask: Any, bound: BoundGraph, spec: Spec, device: torch.device) -> BlockMask:
+    """Return the block mask of a resolved mask; arguments have been checked."""
+    snapshot = Snapshot.of(mask, bound)
+    frozen = snapshot.frozen
+    return BlockMask(mask, frozen, spec, found_blocks(frozen, spec, device), snapshot)
 
 
-def found_kinds(bound: BoundGraph, spec: Spec, device: torch.device) -> torch.Tensor:
-    """Return the kinds of the blocks of a resolved mask; arguments have been checked.
-
-    Returns:
-        int8 ``(batch, heads, query blocks, key blocks)`` on the CPU, where batch and heads are 1 if
-        the mask does not read them.
-    """
-    return _classified(bound, spec.values(bound, device), spec)
-
-
-def _classified(bound: BoundGraph, values: Values, spec: Spec) -> torch.Tensor:
-    count("block_masks")
-    try:
-        return classify(bound.graph, values, spec.space(bound.graph), spec.block_size)
-    except OutOfRangeError as error:
-        raise explained(error, bound, spec.known_sizes, MaskOutOfRangeError) from None
-
-
-def _assembled(
-    mask: Any, bound: BoundGraph, spec: Spec, values: Values, kinds: torch.Tensor
-) -> BlockMask:
-    # Every lane has been read once: from here on the loads are known to be in range.
-    settled = replace(values, unproved=frozenset())
-    graph, size = bound.graph, spec.space(bound.graph)
-    return BlockMask(mask, bound, spec, Blocks(graph, settled, size, spec.block_size, kinds))
-
-
-def _restored(state: dict[str, Any]) -> BlockMask:
-    """Return the block mask that `BlockMask.__getstate__` described; raises whatever fails."""
-    mask = unpickled(state["mask"])
-    bound = resolve(mask, "mask")
-    spec = Spec.checked(GivenSizes(**state["sizes"]), state["block_size"])
-    spec.check_known(bound.graph)
-    named = state["device"]
-    if not isinstance(named, str):
-        raise DamagedPickleError(what="BlockMask", problem=f"its device is {describe(named)}")
-    try:
-        device = capture_device(bound, None if bound.tensors else checked_device(named))
-    except ArgumentError:  # made on a device that this machine lacks; it serves any
-        device = torch.device("cpu")
-    values = spec.values(bound, device)
-    # Where the shapes alone do not prove that loads are in range, all of them are read once more.
-    kinds = (
-        _classified(bound, values, spec)
-        if values.unproved
-        else _checked_kinds(state["kinds"], bound.graph, spec)
-    )
-    return _assembled(mask, bound, spec, values, kinds)
-
-
-def _checked_kinds(kinds: torch.Tensor, graph: Graph, spec: Spec) -> torch.Tensor:
-    size = spec.space(graph)
-    blocks = map(block_count, (size.q_len, size.kv_len), spec.block_size)
-    shape = (size.b, size.h, *blocks)
-    is_table = kinds.dtype is torch.int8 and kinds.shape == shape
-    if not is_table or bool(((kinds < EMPTY) | (kinds > FULL)).any()):
-        raise DamagedPickleError(
-            what="BlockMask",
-            problem=f"its kinds of blocks are no table of shape {shape} of {EMPTY} to {FULL}",
-        )
-    return kinds.cpu()
-
-
-# ---- masks given to attention as functions -------------------------------------------------------
-
-
-def tensor_identity(tensor: torch.Tensor) -> Any:
-    """Return what stays equal while a tensor is the same one and unchanged.
-
-    Two views of one tensor that cover the same elements are the same one.  None where torch does
-    not count in-place changes.
-    """
-    if tensor.is_inference():
-        return None
-    own = (id(tensor), tensor._version, tensor.data_ptr())  # the address: `t.data = other`
-    base = tensor._base
-    if base is None:
-        return own
-    return (id(base), *own[1:], tensor.shape, tensor.stride(), tensor.dtype)
-
-
-# Block masks made for masks given as functions; enough for the layers of a model that alternates
-# between a few masks.
-_CACHE: Final[LruCache[BlockMask]] = LruCache(32)
-
-
-def block_mask_for(mask: Any, sizes: GivenSizes, device: torch.device) -> BlockMask:
-    """Return the block mask of a function given to attention; made once for each set of captures.
-
-    Nothing is kept for a tensor whose changes torch does not count.
+def found_blocks(bound: BoundGraph, spec: Spec, device: torch.device) -> MaskBlocks:
+    """Return the blocks of a resolved mask; arguments have been checked.
 
     Args:
-        mask: a mask function, its text, or a `Mod`.
-        sizes: those of the call, all of them known.
-        device: the call's.
+        bound: the mask, with tensors that nobody changes.
+        spec: what the blocks are for.
+        device: where to evaluate.
+
+    Raises:
+        OutOfRangeError: the mask reads a captured tensor outside its bounds.
     """
-    return block_mask_of(mask, resolve(mask, "mask"), sizes, device)
-
-
-def block_mask_of(
-    mask: Any, bound: BoundGraph, sizes: GivenSizes, device: torch.device
-) -> BlockMask:
-    """Return the block mask of a resolved mask; see `block_mask_for`."""
-    read = reads(bound.graph)
-    needed = GivenSizes(
-        sizes.batch if "b" in read else None,
-        sizes.heads if "h" in read or "num_heads" in read else None,
-        sizes.q_len,
-        sizes.kv_len,
-        sizes.kv_heads if "num_kv_heads" in read else None,
-    )
-    tensors = tuple([tensor_identity(t) for t in bound.tensors])
-    key = (bound.graph, tuple(map(_number_key, bound.scalars)), tensors, needed, device)
-    found = _CACHE.get(key)
-    if found is not None and found.holds(bound.tensors):
-        return found
-    made = _make(mask, bound, Spec(needed, BLOCK_SIZE), capture_device(bound, device))
-    if None not in tensors:  # the entry holds the tensors, so their ids stay taken
-        _CACHE.put(key, made)
-    return made
+    space = spec.space(bound.graph)
+    try:
+        return analyse(bound.graph, spec.values(bound, device), space, spec.block_size)
+    except OutOfRangeError as error:
+        raise explained(error, bound, spec.known_sizes, MaskOutOfRangeError) from None

@@ -19,14 +19,16 @@ class Stats:
         traces: user functions called to record their graph.
         parses: texts read into a graph.
         plans: plans made (graphs and facts turned into a way to run).
-        block_masks: masks evaluated to find their empty, partial and full blocks.
+        block_lists: lists of blocks found by evaluating masks, which closed forms do without.
+        closed_forms: masks solved for an index (see `flexfa4.frontend.masks.solving.solve`).
         calls: calls of ``flexfa4.attention``.
     """
 
     traces: int = 0
     parses: int = 0
     plans: int = 0
-    block_masks: int = 0
+    block_lists: int = 0
+    closed_forms: int = 0
     calls: int = 0
 
     def __sub__(self, before: Stats) -> Stats:
@@ -39,7 +41,7 @@ class Stats:
 _counts: Final[dict[str, int]] = {f.name: 0 for f in fields(Stats)}
 
 
-Counter = Literal["traces", "parses", "plans", "block_masks", "calls"]
+Counter = Literal["traces", "parses", "plans", "block_lists", "closed_forms", "calls"]
 
 
 def count(name: Counter) -> None:

@@ -482,6 +482,14 @@ class BlockMaskCountError(BlockMaskMismatchError):
     instead = "{rewrite}"
 
 
+class BlockMaskIndexError(FlexFA4Error, IndexError):
+    """An index of a BlockMask that picks nothing."""
+
+    found = "the block mask has {count} {name}, but was indexed with {index}"
+    allowed = "{expected}"
+    instead = "block_mask[batch, head, first:last], counted from 0"
+
+
 class MaskReadsBatchError(FlexFA4Error, ValueError):
     """A mask that reads ``b`` or ``h`` although no batch or head count was given."""
 
@@ -535,6 +543,7 @@ class OutOfRangeError(FlexFA4Error, IndexError):
 class MaskOutOfRangeError(OutOfRangeError):
     """A captured tensor read outside its bounds by a mask."""
 
+    found = OutOfRangeError.found + "; these sizes need {needed}"
     allowed = "indices from {low} to {high}, for a mask reads its tensors for every score"
 
 

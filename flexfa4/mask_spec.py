@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import torch
 
@@ -23,10 +23,10 @@ from flexfa4.errors import (
 )
 from flexfa4.frontend.analysis.bounds import premises, unproved_loads
 from flexfa4.frontend.binding import BoundGraph
-from flexfa4.frontend.blocks import MaskSize
 from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import Graph, topological
-from flexfa4.frontend.sizes import Sizes
+from flexfa4.frontend.masks.grid import MaskSize
+from flexfa4.frontend.sizes import LONGEST, Sizes
 
 BLOCK_SIZE: Final = (128, 128)
 
@@ -84,7 +84,7 @@ class Spec:
             _checked_int("kv_len", sizes.kv_len, 0),
             _checked_count("kv_heads", sizes.kv_heads, 1),
         )
-        return cls(known, _checked_block_size(block_size))
+        return cls(known, checked_block_size(block_size))
 
     def space(self, graph: Graph) -> MaskSize:
         """Return the index space of a mask.
@@ -199,6 +199,22 @@ def checked_device(device: Any) -> torch.device:
         ) from error
 
 
+def checked_choice(name: str, value: Any, choices: Any) -> None:
+    """Check that an argument is one of the words of a ``Literal``.
+
+    Raises:
+        ArgumentError: it is not.
+    """
+    words = get_args(choices)
+    if not isinstance(value, str) or value not in words:
+        raise ArgumentError(
+            name=name,
+            found_value=describe(value),
+            expected=" or ".join(map(repr, words)),
+            rewrite=f"{name}={words[0]!r}",
+        )
+
+
 def _checked_count(name: str, value: Any, low: int) -> int | None:
     return None if value is None else _checked_int(name, value, low)
 
@@ -207,17 +223,23 @@ def _checked_int(name: str, value: Any, low: int) -> int:
     if isinstance(value, torch.SymInt):  # asking for its value would fix it
         return value  # type: ignore[return-value]
     number = _index(value)
-    if number < low:
+    if not low <= number <= LONGEST:
+        most = f" and at most 2**{LONGEST.bit_length() - 1}" if number > LONGEST else ""
         raise ArgumentError(
             name=name,
             found_value=describe(value),
-            expected=f"an integer, at least {low}",
+            expected=f"an integer, at least {low}{most}",
             rewrite=f"{name}={_SOURCES[name]}",
         )
     return number
 
 
-def _checked_block_size(value: Any) -> tuple[int, int]:
+def checked_block_size(value: Any) -> tuple[int, int]:
+    """Return the queries and keys of a block, from one number or two.
+
+    Raises:
+        ArgumentError: one of them is no multiple of 16.
+    """
     q, kv = value if isinstance(value, tuple) and len(value) == 2 else (value, value)
     pair = (_index(q), _index(kv))
     for size in pair:

@@ -9,14 +9,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from flexfa4.block_mask import BlockMask, tensor_identity
+import torch
+
+from flexfa4.block_mask import BlockMask
 from flexfa4.frontend.analysis import facts, in_words
 from flexfa4.frontend.binding import BoundGraph
-from flexfa4.frontend.blocks import EMPTY, FULL, PARTIAL
+from flexfa4.frontend.ir import Graph
+from flexfa4.frontend.masks.grid import EMPTY, FULL
+from flexfa4.frontend.masks.solving.in_words import describe, describe_premises
+from flexfa4.frontend.masks.solving.solve import Index, NotClosed, closed_form
 from flexfa4.frontend.tracing import trace
 from flexfa4.frontend.tracing.contract import check_kind
 from flexfa4.frontend.tracing.forms import MaskLike, ScoreLike
 from flexfa4.kernels.cpu.describe import describe_mask, describe_score, describe_use
+from flexfa4.mask_snapshot import tensor_identity
 
 Row = tuple[str, str]
 
@@ -27,6 +33,13 @@ _AGAIN: Final = (
 )
 COMPUTED: Final = f"\ncomputed anew by the mask: {_AGAIN}"
 UNCOUNTED: Final = f"\nan inference tensor, whose changes torch does not count: {_AGAIN}"
+
+
+# The index a mask is solved for -> what the solution says, and what is done where there is none.
+_SOLVED: Final[dict[Index, tuple[str, str]]] = {
+    "kv": ("keys of a query", "blocks are found by splitting boxes"),
+    "q": ("queries of a key", "columns of blocks are made from the rows"),
+}
 
 
 @dataclass(frozen=True)
@@ -77,14 +90,15 @@ def explain(
     Returns:
         Sections: the graph; what it captures and is specialised on; the facts; for a score mod the
         rewrites that a backend may use, with their proof obligations and whether the CPU backend
-        uses them; how that runs the mod (every slower path is named); for a block mask its blocks.
+        uses them; for a mask its closed form, or why there is none; how the CPU backend runs the
+        mod (every slower path is named); for a block mask its blocks.
 
     Raises:
         ArgumentError: `kind` is neither "score" nor "mask".
         TraceError, TextError: the mod cannot be traced or read.
     """
     check_kind(kind)
-    if hasattr(mod, "kv_num_blocks"):  # a block mask of FlexAttention
+    if hasattr(mod, "BLOCK_SIZE"):  # a block mask of FlexAttention
         from flexfa4.flex.shown import shown
 
         look = shown(mod)
@@ -107,9 +121,10 @@ def explain(
     else:
         found_of_mask = facts.mask_facts(bound.graph)
         sections.append(Section("facts", tuple(in_words.describe_mask(found_of_mask))))
+        sections.append(Section("closed form", tuple(_closed_form(bound.graph))))
         sections.append(Section("on the CPU", tuple(describe_mask(bound.graph))))
     if isinstance(mod, BlockMask):
-        sections.append(Section("blocks", _blocks(mod)))
+        sections.append(Section("blocks", tuple(_blocks(mod))))
     return Explanation(tuple(sections))
 
 
@@ -138,13 +153,43 @@ def _captures(bound: BoundGraph, again: BoundGraph) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def _blocks(mask: BlockMask) -> tuple[Row, ...]:
-    kinds = mask.block_kinds()
-    total = max(kinds.numel(), 1)
-    return (
-        ("made for", repr(mask)),
-        *(
-            (name, f"{int((kinds == kind).sum())} ({float((kinds == kind).sum()) / total:.1%})")
-            for name, kind in (("empty", EMPTY), ("partial", PARTIAL), ("full", FULL))
-        ),
-    )
+def _closed_form(graph: Graph) -> Iterator[Row]:
+    """Yield what a mask solves to, symbolic in everything that it captures."""
+    premises: dict[str, None] = {}
+    for index, (label, instead) in _SOLVED.items():
+        form = closed_form(graph, index)
+        if isinstance(form, NotClosed):
+            yield label, f"not in closed form: {form.reason};\n{instead}"
+            continue
+        yield label, describe(form)
+        premises.update(dict.fromkeys(describe_premises(form)))
+    if premises:
+        yield "rests on", "\n".join([*premises, "checked for each block mask"])
+
+
+def _blocks(mask: BlockMask) -> Iterator[Row]:
+    """Yield the blocks of a block mask, all batches and heads together, and how they were found."""
+    blocks, held = mask.blocks_on(mask.device), mask.nbytes
+    runs, of = blocks.runs, blocks.classes.of.expand(mask.shape[:2])
+    line_ends = [runs.lines * (class_ + 1) for class_ in range(runs.classes)]
+
+    def total(kept: torch.Tensor) -> int:
+        before = torch.nn.functional.pad((runs.lengths * kept).cumsum(0), (1, 0))[runs.offsets]
+        each = before[[0, *line_ends]].diff().cpu()
+        return int(each[of].sum())
+
+    full = total(runs.kind == FULL)
+    computed = total(runs.kind != EMPTY)
+    every = of.numel() * runs.lines * runs.width
+    yield "made for", repr(mask)
+    counts = {"empty": every - computed, "partial": computed - full, "full": full}
+    for name, count in counts.items():
+        yield name, f"{count} ({count / max(every, 1):.1%})"
+    if of.numel() > 1:
+        yield "classes", f"{runs.classes}, of {of.numel()} pairs of batch and head"
+    form = blocks.by_rows
+    if isinstance(form, NotClosed):
+        yield "found", f"by splitting boxes, not in closed form: {form.reason}"
+    else:
+        yield "found", "from the closed form"
+    yield "memory", f"{held} bytes: what is known of the blocks, and copies of captures"

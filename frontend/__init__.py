@@ -18,9 +18,12 @@ In the order in which data passes through them::
     contraction sums of products of two tensors, as matrix products
     pool        memory for large temporaries that is used again
     layout      how the output of attention lies in memory
-    evaluate    a graph's meaning on torch tensors, for a rectangle of scores
+    value_runs  runs of equal values in captured tensors, and searches in them
+    gather      elements of a tensor at indices that broadcast
+    lanes       where a graph is evaluated: a rectangle of scores, or scattered tiles
+    evaluate    a graph's meaning on torch tensors, at such lanes
     eager       the same on tensors of any shapes, for mods called as functions
-    blocks      which blocks of a mask are empty, partial or full
+    masks       which blocks of a mask are empty, partial or full, proved from its graph
 
 Knows torch on the CPU, and lark where a text is read.  It does not know GPUs, cutlass, kernels or
 any variant's name.

@@ -1,9 +1,10 @@
-"""A graph's meaning on torch tensors, for a rectangle of (b, h, q, kv) at a time.
+"""A graph's meaning on torch tensors, for a rectangle of (b, h, q, kv) or many tiles at a time.
 
 A `Program` is compiled once from one or more roots that share their sub-expressions; `run`
-evaluates them over `Lanes`.  Every value keeps the rank that it needs: what depends on ``h`` alone
-is a ``(1, heads, 1, 1)`` tensor however large the rectangle is, so hoisting comes from
-broadcasting.  Full-size temporaries are overwritten in place as soon as they are dead.
+evaluates them over `Lanes`, or over `ScatteredLanes`.  Every value keeps the rank that it needs:
+what depends on ``h`` alone is a ``(1, heads, 1, 1)`` tensor however large the rectangle is, so
+hoisting comes from broadcasting.  Full-size temporaries are overwritten in place as soon as they
+are dead.
 
 This is the semantics of record: the CPU backend runs it tile by tile, mask analysis decides tiles
 with it, and the tests hold every other backend against it.  It does not trace, simplify or
@@ -23,13 +24,15 @@ import torch
 from flexfa4.errors import OutOfRangeError
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.contraction import sum_of_products
-from flexfa4.frontend.ir import BOOL, F32, I32, Buffer, DType, Node, Scalar, topological
+from flexfa4.frontend.gather import gather
+from flexfa4.frontend.ir import BOOL, F32, I32, Buffer, DType, Node, Scalar, Search, topological
+from flexfa4.frontend.lanes import AXES, AnyLanes, Lanes, arange
 from flexfa4.frontend.ops import OPS
 from flexfa4.frontend.pool import Pool
 from flexfa4.frontend.sizes import Sizes
+from flexfa4.frontend.value_runs import ValueRuns
 
 Value = Any  # torch.Tensor or a Python number
-AXES: Final = {"b": 0, "h": 1, "q": 2, "kv": 3}
 VECTOR_AXIS: Final = 4
 _CASTS: Final = frozenset({"to_f32", "to_i32", "to_bool"})
 
@@ -45,6 +48,7 @@ class Values:
         dtype: what f32 means: torch.float32 or torch.float64.
         device: where the index tensors live.
         unproved: loads whose indices may be out of range; they are checked on visible lanes.
+        runs: the runs of equal values along the axes that searches look along.
     """
 
     tensors: Mapping[Buffer, torch.Tensor] = field(default_factory=dict)
@@ -53,6 +57,7 @@ class Values:
     dtype: torch.dtype = torch.float32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     unproved: frozenset[Node] = frozenset()
+    runs: Mapping[tuple[Buffer, int], ValueRuns] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -73,50 +78,6 @@ class Values:
             device=device,
             unproved=unproved,
         )
-
-
-@dataclass(frozen=True)
-class Lanes:
-    """A rectangle of scores: half-open ranges of batch, head, query and key."""
-
-    b: tuple[int, int]
-    h: tuple[int, int]
-    q: tuple[int, int]
-    kv: tuple[int, int]
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """Sizes of the four axes."""
-        return (
-            self.b[1] - self.b[0],
-            self.h[1] - self.h[0],
-            self.q[1] - self.q[0],
-            self.kv[1] - self.kv[0],
-        )
-
-    def index(self, name: str, device: torch.device) -> torch.Tensor:
-        """Return the i64 indices along an input's axis, shaped to broadcast over the rectangle."""
-        start, stop = getattr(self, name)
-        flat = _arange(start, stop, device)
-        below = 3 - AXES[name]
-        return flat.view(-1, *([1] * below)) if below else flat
-
-
-# Indices kept for each device: slicing them is what a short sequence can afford; making them anew
-# costs nothing beside the work at long ones.
-_KEPT: Final = 1 << 16
-_ARANGES: dict[torch.device, torch.Tensor] = {}
-
-
-def _arange(start: int, stop: int, device: torch.device) -> torch.Tensor:
-    """Return the i64 vector start, start + 1, ..., stop - 1."""
-    if stop > _KEPT:
-        return torch.arange(start, stop, device=device)
-    kept = _ARANGES.get(device)
-    if kept is None:
-        with torch.inference_mode(False):  # usable outside inference mode, too
-            kept = _ARANGES[device] = torch.arange(_KEPT, device=device)
-    return kept[start:stop]
 
 
 @dataclass(frozen=True)
@@ -184,16 +145,16 @@ class Program:
     def run(
         self,
         values: Values,
-        lanes: Lanes,
+        lanes: AnyLanes,
         score: torch.Tensor | None = None,
         visible: torch.Tensor | None = None,
         pool: Pool | None = None,
     ) -> tuple[Value, ...]:
-        """Evaluate over a rectangle.
+        """Evaluate over a rectangle or scattered tiles.
 
         Args:
             values: the call's captures and sizes.
-            lanes: the rectangle.
+            lanes: the rectangle or the tiles.
             score: the scores, of shape ``lanes.shape``; needed if the graph reads them.
             visible: bool, broadcastable to ``lanes.shape``: lanes whose loads must be in range;
                 None means all.
@@ -214,6 +175,8 @@ class Program:
             if step.compute is None:
                 if node.op == "load":
                     result = _load(node, given, values, lanes, visible)
+                elif node.op == "search":
+                    result = _search(node, given, values)
                 else:
                     result = _leaf(node, values, lanes, score)
                     if result is score:
@@ -232,6 +195,14 @@ class Program:
                     _give_back(pool, registers[i], result)
                 registers[i] = None
         return tuple(registers[i] for i in self._results)
+
+
+def mask_tile(program: Program, values: Values, lanes: AnyLanes) -> torch.Tensor:
+    """Return the mask of some lanes as a bool tensor that broadcasts to ``lanes.shape``."""
+    (mask,) = program.run(values, lanes)
+    if not isinstance(mask, torch.Tensor):
+        mask = torch.tensor(mask, device=values.device)
+    return mask
 
 
 def _give_back(pool: Pool, value: Value, result: Value) -> None:
@@ -269,7 +240,7 @@ def _dot(a: torch.Tensor, b: torch.Tensor, pool: Pool | None = None) -> torch.Te
     return sum_of_products(a, b, (VECTOR_AXIS,), VECTOR_AXIS + 1, pool).squeeze(VECTOR_AXIS)
 
 
-def _leaf(node: Node, values: Values, lanes: Lanes, score: torch.Tensor | None) -> Value:
+def _leaf(node: Node, values: Values, lanes: AnyLanes, score: torch.Tensor | None) -> Value:
     match node.op:
         case "input":
             return score if node.attr == "score" else lanes.index(node.attr, values.device)
@@ -283,7 +254,7 @@ def _leaf(node: Node, values: Values, lanes: Lanes, score: torch.Tensor | None) 
             buffer, axis = node.attr
             return values.tensors[buffer].shape[axis]
         case "iota":
-            return _arange(0, node.attr, values.device)
+            return arange(0, node.attr, values.device)
     raise AssertionError(f"no such leaf: {node.op}")
 
 
@@ -348,12 +319,12 @@ def _align_vectors(args: tuple[Node, ...], operands: list[Value]) -> list[Value]
 
 
 def _load(
-    node: Node, indices: list[Value], values: Values, lanes: Lanes, visible: torch.Tensor | None
+    node: Node, indices: list[Value], values: Values, lanes: AnyLanes, visible: torch.Tensor | None
 ) -> Value:
     """Read a captured tensor at every lane.
 
-    Dimensions indexed by a bare input or a whole static axis are sliced, which costs nothing; the
-    others are gathered.
+    Dimensions indexed by a bare input of a rectangle or a whole static axis are sliced, which costs
+    nothing; the others are gathered.
     """
     buffer: Buffer = node.attr
     tensor = values.tensors[buffer]
@@ -363,10 +334,10 @@ def _load(
             return torch.zeros((), dtype=tensor.dtype, device=tensor.device)
         indices = _checked(node, indices, tensor, visible)
     plain: dict[int, int] = {}
-    if node not in values.unproved or _inside(node, tensor, lanes):
+    if isinstance(lanes, Lanes) and (node not in values.unproved or _inside(node, tensor, lanes)):
         line = _line(node)
         if line is not None:
-            return _widen(_along(node, line, indices, tensor, lanes), node.dtype, values.dtype)
+            return widened(_along(node, line, indices, tensor, lanes), node.dtype, values.dtype)
         plain = plain_axes(node)
     rank = 4 if node.length is None else 5
     gathered = [d for d in range(tensor.dim()) if d not in plain]
@@ -380,13 +351,11 @@ def _load(
     else:
         tensor = tensor.permute(*gathered, *plain)
         index = [_index_tensor(node, d, indices[d], values.device) for d in gathered]
-        if all(not isinstance(i, torch.Tensor) for i in index):
-            result, adv = tensor[tuple(index)], 0
-        else:
-            result = tensor[tuple(index)]
-            adv = result.dim() - len(plain)
+        result = tensor[tuple(index)] if plain else gather(tensor, index)
+        varies = any(isinstance(i, torch.Tensor) for i in index)
+        adv = result.dim() - len(plain) if varies else 0
     result = _to_axes(result, adv, list(plain.values()), rank)
-    return _widen(result, node.dtype, values.dtype)
+    return widened(result, node.dtype, values.dtype)
 
 
 def _inside(load: Node, tensor: torch.Tensor, lanes: Lanes) -> bool:
@@ -489,7 +458,16 @@ def _to_axes(result: torch.Tensor, adv: int, axes: list[int], rank: int) -> torc
     return result[(0,) * len(spare)]
 
 
-def _widen(result: torch.Tensor, dtype: DType, float_dtype: torch.dtype) -> torch.Tensor:
+def _search(node: Node, given: list[Value], values: Values) -> Value:
+    """Find the place of a value along an axis of a captured tensor, at every lane."""
+    where: Search = node.attr
+    runs = values.runs[where.buffer, where.axis]
+    *indices, value = given
+    value = torch.as_tensor(value, dtype=runs.values.dtype, device=runs.values.device)
+    return runs.find(where.side, indices, value)
+
+
+def widened(result: torch.Tensor, dtype: DType, float_dtype: torch.dtype) -> torch.Tensor:
     """Convert what a buffer stores to what the IR computes with."""
     if dtype is F32:
         return result if result.dtype is float_dtype else result.to(float_dtype)

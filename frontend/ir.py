@@ -10,6 +10,9 @@ The whole IR on one screen::
              | load(Buffer; index, ...)          one element of a captured tensor
              | size(Buffer, axis)                i32, a captured tensor's size
              | iota(n)                           the vector 0, 1, ..., n-1
+             | search(Buffer, axis, side; index, ..., value)
+                                                 i32, where a value begins or ends along an axis of
+                                                 a captured tensor; made by analysis, not by tracing
              | op(node, ...)                     a row of the table in `ops`
     dtype  ::= f32 | i32 | bool                  f32 is *the score type*: fp64 for fp64 inputs;
                                                  i32 is an integer, 64 bits wide unless proved to
@@ -77,14 +80,34 @@ class Scalar:
     dtype: DType
 
 
+Side = Literal["first", "end", "below", "through"]
+"""What a search finds along an axis:
+
+``first``, ``end``: where the run of elements equal to the value begins, and one past where it ends
+(both 0 where there is none); no other run may have the value.
+``below``, ``through``: how many elements are less, or not greater; the elements must ascend.
+"""
+
+
+@dataclass(frozen=True)
+class Search:
+    """Where a search looks, and for what: the attribute of a search."""
+
+    buffer: Buffer
+    axis: int
+    side: Side
+
+
 class Node:
     """One value of the graph; make it with the functions below or with `ops.apply`.
 
     Attributes:
-        op: ``const``, ``input``, ``symbol``, ``scalar``, ``load``, ``size``, ``iota`` or the name
-            of a row of ``ops.OPS``.
-        args: operands (the indices, for a load).
-        attr: the constant, name, Scalar, Buffer, (Buffer, axis) or length that a leaf carries.
+        op: ``const``, ``input``, ``symbol``, ``scalar``, ``load``, ``size``, ``iota``, ``search``
+            or the name of a row of ``ops.OPS``.
+        args: operands (the indices, for a load; the indices of the other axes and the value, for a
+            search).
+        attr: the constant, name, Scalar, Buffer, (Buffer, axis), length or `Search` that a leaf
+            carries.
         dtype: type of the value.
         length: None for a scalar, else the length of the vector.
         depends: which of the five inputs the value varies with.
@@ -189,6 +212,20 @@ def load(buffer: Buffer, indices: tuple[Node, ...]) -> Node:
     return intern("load", indices, buffer, buffer.dtype, lengths.pop() if lengths else None)
 
 
+def search(where: Search, indices: tuple[Node, ...], value: Node) -> Node:
+    """Return the place of a value along an axis of a captured tensor.
+
+    Args:
+        where: the tensor, the axis and the side.
+        indices: of the tensor's other axes, in order.
+        value: of the tensor's dtype.
+    """
+    assert len(indices) == len(where.buffer.shape) - 1 and value.dtype is where.buffer.dtype
+    assert all(a.dtype is I32 for a in indices)
+    assert all(a.length is None for a in (*indices, value))
+    return intern("search", (*indices, value), where, I32)
+
+
 @dataclass(frozen=True)
 class Graph:
     """A traced mod: its result and what it reads.
@@ -223,9 +260,19 @@ def make_graph(kind: Literal["score", "mask"], root: Node) -> Graph:
             buffers[node.attr] = None
         elif node.op == "size":
             buffers[node.attr[0]] = None
+        elif node.op == "search":
+            buffers[node.attr.buffer] = None
         elif node.op == "scalar":
             scalars[node.attr] = None
     return Graph(kind, root, tuple(buffers), tuple(scalars))
+
+
+def unused_name(name: str, graph: Graph) -> str:
+    """Return a name that no capture of a graph has: `name`, or with underscores behind it."""
+    taken = {buffer.name for buffer in graph.buffers} | {number.name for number in graph.scalars}
+    while name in taken:
+        name += "_"
+    return name
 
 
 def topological(*roots: Node) -> Iterator[Node]:

@@ -20,6 +20,8 @@ from typing import Any, Final, Literal
 import torch
 
 from flexfa4.errors import OperandError
+from flexfa4.frontend.analysis import interval_bits as bits
+from flexfa4.frontend.analysis import interval_functions as fn
 from flexfa4.frontend.analysis import intervals as iv
 from flexfa4.frontend.ir import BOOL, F32, I32, DType, Node, const, intern
 
@@ -120,8 +122,13 @@ SELECT = DTypeRule(3, _ANY, first=BOOL)
 
 
 def _pair(a: Any, b: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Make tensors of both operands; numbers follow the other's dtype and device."""
+    """Make tensors of both operands; numbers follow the other's dtype and device.
+
+    So does a tensor without dimensions, which may have been computed on the host.
+    """
     if isinstance(a, torch.Tensor):
+        if isinstance(b, torch.Tensor) and a.device != b.device and not a.dim():
+            a = a.to(b.device)
         return a, torch.as_tensor(b, dtype=a.dtype, device=a.device)
     if isinstance(b, torch.Tensor):
         return torch.as_tensor(a, dtype=b.dtype, device=b.device), b
@@ -132,7 +139,8 @@ def _pair(a: Any, b: Any) -> tuple[torch.Tensor, torch.Tensor]:
 def _where(c: Any, a: Any, b: Any) -> Any:
     if not isinstance(c, torch.Tensor):
         return a if c else b
-    return torch.where(c, *_pair(a, b))
+    a, b = _pair(a, b)
+    return torch.where(c if c.dim() else c.to(a.device), a, b)
 
 
 def _cast_eager(dtype: DType) -> Callable[[Any], Any]:
@@ -238,7 +246,7 @@ _ROWS: Final[tuple[Op, ...]] = (
     Op("floordiv", ARITHMETIC2, _T.floor_divide, None, iv.floordiv, Infix("//", 11),
        ("floor_divide",), "alu", 10),
     Op("mod", ARITHMETIC2, _T.remainder, _d_mod, iv.mod, Infix("%", 11), ("remainder",), "alu", 12),
-    Op("pow", ARITHMETIC2, _T.pow, _d_pow, iv.pow_, Infix("**", 13), ("pow",), "mufu", 3),
+    Op("pow", ARITHMETIC2, _T.pow, _d_pow, fn.pow_, Infix("**", 13), ("pow",), "mufu", 3),
     Op("neg", ARITHMETIC1, _T.neg, lambda n, g: (apply("neg", g),), iv.neg, Prefix("-", 12),
        pipe="fma", cost=0),
     Op("abs", ARITHMETIC1, _T.abs, _d_abs, iv.abs_, Call("abs"), ("abs", "absolute"), "alu"),
@@ -248,21 +256,21 @@ _ROWS: Final[tuple[Op, ...]] = (
     Op("max", ARITHMETIC2, lambda a, b: _T.maximum(*_pair(a, b)), _d_minmax, iv.max_, Call("max"),
        ("maximum",), "alu"),
     # functions of one float
-    Op("exp", FLOAT1, _T.exp, _d_exp, iv.exp, Call("exp"), ("exp",), "mufu", 1),
-    Op("exp2", FLOAT1, _T.exp2, _d_exp2, iv.exp2, Call("exp2"), ("exp2",), "mufu", 1),
-    Op("expm1", FLOAT1, _T.expm1, _d_expm1, iv.expm1, Call("expm1"), ("expm1",), "mufu", 3),
-    Op("log", FLOAT1, _T.log, _d_log, iv.log, Call("log"), ("log",), "mufu", 1),
-    Op("log2", FLOAT1, _T.log2, _d_log2, iv.log2, Call("log2"), ("log2",), "mufu", 1),
-    Op("log1p", FLOAT1, _T.log1p, _d_log1p, iv.log1p, Call("log1p"), ("log1p",), "mufu", 3),
-    Op("sqrt", FLOAT1, _T.sqrt, _d_sqrt, iv.sqrt, Call("sqrt"), ("sqrt",), "mufu", 2),
-    Op("rsqrt", FLOAT1, _T.rsqrt, _d_rsqrt, iv.rsqrt, Call("rsqrt"), ("rsqrt",), "mufu", 1),
-    Op("sin", FLOAT1, _T.sin, _d_sin, iv.unit, Call("sin"), ("sin",), "mufu", 2),
-    Op("cos", FLOAT1, _T.cos, _d_cos, iv.unit, Call("cos"), ("cos",), "mufu", 2),
-    Op("tanh", FLOAT1, _T.tanh, _d_tanh, iv.tanh, Call("tanh"), ("tanh",), "mufu", 1),
-    Op("sigmoid", FLOAT1, _T.sigmoid, _d_sigmoid, iv.sigmoid, Call("sigmoid"), ("sigmoid",),
+    Op("exp", FLOAT1, _T.exp, _d_exp, fn.exp, Call("exp"), ("exp",), "mufu", 1),
+    Op("exp2", FLOAT1, _T.exp2, _d_exp2, fn.exp2, Call("exp2"), ("exp2",), "mufu", 1),
+    Op("expm1", FLOAT1, _T.expm1, _d_expm1, fn.expm1, Call("expm1"), ("expm1",), "mufu", 3),
+    Op("log", FLOAT1, _T.log, _d_log, fn.log, Call("log"), ("log",), "mufu", 1),
+    Op("log2", FLOAT1, _T.log2, _d_log2, fn.log2, Call("log2"), ("log2",), "mufu", 1),
+    Op("log1p", FLOAT1, _T.log1p, _d_log1p, fn.log1p, Call("log1p"), ("log1p",), "mufu", 3),
+    Op("sqrt", FLOAT1, _T.sqrt, _d_sqrt, fn.sqrt, Call("sqrt"), ("sqrt",), "mufu", 2),
+    Op("rsqrt", FLOAT1, _T.rsqrt, _d_rsqrt, fn.rsqrt, Call("rsqrt"), ("rsqrt",), "mufu", 1),
+    Op("sin", FLOAT1, _T.sin, _d_sin, fn.unit, Call("sin"), ("sin",), "mufu", 2),
+    Op("cos", FLOAT1, _T.cos, _d_cos, fn.unit, Call("cos"), ("cos",), "mufu", 2),
+    Op("tanh", FLOAT1, _T.tanh, _d_tanh, fn.tanh, Call("tanh"), ("tanh",), "mufu", 1),
+    Op("sigmoid", FLOAT1, _T.sigmoid, _d_sigmoid, fn.sigmoid, Call("sigmoid"), ("sigmoid",),
        "mufu", 2),
-    Op("erf", FLOAT1, _T.erf, _d_erf, iv.erf, Call("erf"), ("erf",), "fma", 12),
-    Op("atan", FLOAT1, _T.atan, _d_atan, iv.atan, Call("atan"), ("atan", "arctan"), "fma", 12),
+    Op("erf", FLOAT1, _T.erf, _d_erf, fn.erf, Call("erf"), ("erf",), "fma", 12),
+    Op("atan", FLOAT1, _T.atan, _d_atan, fn.atan, Call("atan"), ("atan", "arctan"), "fma", 12),
     Op("floor", FLOAT1, _T.floor, None, iv.floor, Call("floor")),
     Op("ceil", FLOAT1, _T.ceil, None, iv.ceil, Call("ceil")),
     Op("round", FLOAT1, _T.round, None, iv.round_, Call("round")),
@@ -275,12 +283,13 @@ _ROWS: Final[tuple[Op, ...]] = (
     Op("eq", COMPARE, _T.eq, None, iv.eq, Infix("==", 5), ("eq",)),
     Op("ne", COMPARE, _T.ne, None, iv.ne, Infix("!=", 5), ("ne", "not_equal")),
     # logic on bools, bits on integers
-    Op("and", BITS2, _T.bitwise_and, None, iv.and_, Infix("&", 8), ("bitwise_and",)),
-    Op("xor", BITS2, _T.bitwise_xor, None, iv.xor, Infix("^", 7), ("bitwise_xor",)),
-    Op("or", BITS2, _T.bitwise_or, None, iv.or_, Infix("|", 6), ("bitwise_or",)),
+    Op("and", BITS2, _T.bitwise_and, None, bits.and_, Infix("&", 8), ("bitwise_and",)),
+    Op("xor", BITS2, _T.bitwise_xor, None, bits.xor, Infix("^", 7), ("bitwise_xor",)),
+    Op("or", BITS2, _T.bitwise_or, None, bits.or_, Infix("|", 6), ("bitwise_or",)),
     Op("not", BITS1, _T.bitwise_not, None, iv.not_, Prefix("~", 12), ("bitwise_not",)),
-    Op("shl", SHIFT, _T.bitwise_left_shift, None, iv.shl, Infix("<<", 9), ("bitwise_left_shift",)),
-    Op("shr", SHIFT, _T.bitwise_right_shift, None, iv.shr, Infix(">>", 9),
+    Op("shl", SHIFT, _T.bitwise_left_shift, None, bits.shl, Infix("<<", 9),
+       ("bitwise_left_shift",)),
+    Op("shr", SHIFT, _T.bitwise_right_shift, None, bits.shr, Infix(">>", 9),
        ("bitwise_right_shift",)),
     # selection and conversion
     Op("where", SELECT, _where,

@@ -17,6 +17,7 @@ from flexfa4.frontend.analysis.intervals import TRUE, Interval, ge, le
 from flexfa4.frontend.ir import F32, Graph, Node, const, make_graph, topological, with_args
 from flexfa4.frontend.ops import OPS, apply
 from flexfa4.frontend.rewriting.rules import simplify
+from flexfa4.frontend.sizes import LONGEST
 from flexfa4.frontend.verify import verify
 
 
@@ -43,8 +44,8 @@ def optimise(graph: Graph) -> Graph:
 
 # ---- what holds for all calls ------------------------------------------------------------------
 
-_POSITIONS: Final = Interval(0, 2**48)  # no tensor has more elements along an axis
-_COUNTS: Final = Interval(1, 2**48)
+_POSITIONS: Final = Interval(0, LONGEST)
+_COUNTS: Final = Interval(1, LONGEST)
 
 
 def any_call(node: Node) -> Interval | None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+# The greatest length of a call: no tensor has more elements along an axis, and arithmetic on
+# positions is far from the end of 64-bit integers.
+LONGEST: Final = 1 << 48
 
 
 class Sizes(NamedTuple):

@@ -8,11 +8,22 @@ constructors, a node must come out as itself.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, get_args
 
 from flexfa4.errors import OperandError
 from flexfa4.frontend import ir
-from flexfa4.frontend.ir import BOOL, F32, I32, Buffer, DType, Graph, Node, Scalar, topological
+from flexfa4.frontend.ir import (
+    BOOL,
+    F32,
+    I32,
+    Buffer,
+    DType,
+    Graph,
+    Node,
+    Scalar,
+    Side,
+    topological,
+)
 from flexfa4.frontend.ops import OPS, apply
 
 
@@ -31,6 +42,7 @@ _REMAKE: Final[dict[str, Callable[[Node], Node]]] = {
     "load": lambda n: ir.load(n.attr, n.args),
     "size": lambda n: ir.size(*n.attr),
     "iota": lambda n: ir.iota(n.attr),
+    "search": lambda n: ir.search(n.attr, n.args[:-1], n.args[-1]),
 }
 
 
@@ -56,7 +68,8 @@ def verify(graph: Graph) -> None:
 
 def _verify_node(node: Node) -> None:
     _require(node.op in _REMAKE or node.op in OPS, node, "no such op")
-    _require(node.op == "load" or node.op in OPS or not node.args, node, "a leaf with operands")
+    reads = node.op in ("load", "search")
+    _require(reads or node.op in OPS or not node.args, node, "a leaf with operands")
     _require(node.op not in OPS or node.attr is None, node, "an op with an attribute")
     if node.op == "const":
         _require(type(node.attr) is _CONSTANT[node.dtype], node, "a constant of the wrong type")
@@ -75,6 +88,9 @@ def _verify_node(node: Node) -> None:
         buffer = node.attr if node.op == "load" else node.attr[0]
         _require(isinstance(buffer, Buffer), node, "not a buffer")
         _require(node.op == "load" or 0 <= node.attr[1] < len(buffer.shape), node, "no such axis")
+    if node.op == "search":
+        _require(0 <= node.attr.axis < len(node.attr.buffer.shape), node, "no such axis")
+        _require(node.attr.side in get_args(Side), node, "no such side")
     if node.op == "scalar":
         _require(isinstance(node.attr, Scalar), node, "not a scalar")
 

@@ -4,17 +4,17 @@ A query tile meets the key blocks of its rows; neighbouring non-empty blocks are
 at most a given width, so that one matrix product covers them.  Which columns of a run belong to
 partial blocks is kept: mask work is done there and nowhere else.
 
-Plain Python over small tensors; independent of the device that runs the tiles.
+Plain Python over the runs of blocks that mask analysis found; independent of the device that runs
+the tiles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
-
-from flexfa4.frontend.blocks import EMPTY, PARTIAL
+from flexfa4.frontend.masks.grid import PARTIAL
 
 
 @dataclass(frozen=True)
@@ -35,74 +35,77 @@ class QueryTile:
     runs: tuple[Run, ...]
 
 
-def merge_rows(kinds: torch.Tensor, rows: int) -> torch.Tensor:
-    """Join `rows` block rows into one: full if all are full, empty if all are empty.
+BlockRun = tuple[int, int, int]
+"""Blocks ``start ... stop - 1`` of a line and their kind, PARTIAL or FULL."""
+
+
+def _stretches(line: Sequence[BlockRun]) -> Iterator[list[BlockRun]]:
+    """Split the runs of a line where empty blocks lie between them."""
+    stretch: list[BlockRun] = []
+    for run in line:
+        if stretch and run[0] != stretch[-1][1]:
+            yield stretch
+            stretch = []
+        stretch.append(run)
+    if stretch:
+        yield stretch
+
+
+def runs_of_line(line: Sequence[BlockRun], block: int, length: int, width: int) -> tuple[Run, ...]:
+    """Return the runs of keys of one line of blocks.
 
     Args:
-        kinds: int8 ``(nq, nk)``.
-        rows: how many block rows one query tile spans.
-
-    Returns:
-        int8 ``(ceil(nq / rows), nk)``.
-    """
-    nq, nk = kinds.shape
-    missing = -nq % rows
-    if missing:  # repeat the last row: it changes neither "all full" nor "all empty"
-        kinds = torch.cat((kinds, kinds[-1:].expand(missing, nk)))
-    grouped = kinds.view(-1, rows, nk)
-    low, high = grouped.amin(1), grouped.amax(1)
-    return torch.where(low == high, low, torch.full_like(low, PARTIAL))
-
-
-def runs_of_row(kinds: list[int], block: int, length: int, width: int) -> tuple[Run, ...]:
-    """Return the runs of one row of blocks.
-
-    Args:
-        kinds: kind of each key block.
+        line: its runs of blocks, as `frontend.masks.runs` keeps them: ascending, disjoint.
         block: keys in a block.
         length: number of keys; the last block may be ragged.
-        width: largest number of keys in a run, at least `block`.
+        width: largest number of keys in a run, a multiple of `block`.
     """
-    runs: list[Run] = []
-    start = stop = -1
-    partial: list[tuple[int, int]] = []
-
-    def close() -> None:
-        if start >= 0:
-            runs.append(Run(start, stop, tuple(partial)))
-
-    for j, kind in enumerate(kinds):
-        if kind == EMPTY:
-            continue
-        low, high = j * block, min(length, (j + 1) * block)
-        if low != stop or high - start > width:
-            close()
-            start, partial = low, []
-        stop = high
-        if kind == PARTIAL:
-            if partial and partial[-1][1] == low:
-                partial[-1] = (partial[-1][0], high)
+    found: list[Run] = []
+    for stretch in _stretches(line):
+        first, last = stretch[0][0] * block, min(length, stretch[-1][1] * block)
+        masked = [(a * block, min(length, b * block)) for a, b, kind in stretch if kind == PARTIAL]
+        for start in range(first, last, width):
+            stop = min(last, start + width)
+            while masked and masked[0][1] <= start:
+                del masked[0]
+            if masked and masked[0][0] < stop:
+                found.append(Run(start, stop, tuple(_within(masked, start, stop))))
             else:
-                partial.append((low, high))
-    close()
-    return tuple(runs)
+                found.append(_full_run(start, stop))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _full_run(start: int, stop: int) -> Run:
+    """Return a run without partial blocks; tiles of one mask have many in common."""
+    return Run(start, stop)
+
+
+def _within(ranges: list[tuple[int, int]], start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield what of ascending ranges, of which none ends before `start`, lies within bounds."""
+    for a, b in ranges:
+        if a >= stop:
+            return
+        yield max(a, start), min(b, stop)
 
 
 def query_tiles(
-    kinds: torch.Tensor, block: tuple[int, int], lengths: tuple[int, int], tile: tuple[int, int]
+    lines: Iterable[Sequence[BlockRun]],
+    block: tuple[int, int],
+    lengths: tuple[int, int],
+    width: int,
 ) -> Iterator[QueryTile]:
     """Yield the query tiles of a mask, with their runs of keys.
 
     Args:
-        kinds: int8 ``(nq, nk)`` on the CPU.
-        block: queries and keys in a block.
+        lines: the runs of blocks of each tile of queries.
+        block: queries in a tile and keys in a block.
         lengths: number of queries and keys.
-        tile: queries in a tile (a multiple of the block's) and the largest width of a run.
+        width: see `runs_of_line`.
     """
-    merged = merge_rows(kinds, tile[0] // block[0]).tolist()
-    for i, row in enumerate(merged):
-        start, stop = i * tile[0], min(lengths[0], (i + 1) * tile[0])
-        yield QueryTile(start, stop, runs_of_row(row, block[1], lengths[1], tile[1]))
+    for i, line in enumerate(lines):
+        start, stop = i * block[0], min(lengths[0], (i + 1) * block[0])
+        yield QueryTile(start, stop, runs_of_line(line, block[1], lengths[1], width))
 
 
 def dense_tiles(lengths: tuple[int, int], tile: tuple[int, int]) -> Iterator[QueryTile]:

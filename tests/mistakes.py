@@ -482,10 +482,17 @@ MASKS = [
             "causal = True\ndef mask_mod(b, h, q_idx, kv_idx):\n"
             "    return q_idx >= kv_idx if causal else kv_idx < 4\n"
             + MADE + "causal = False\n" + USE),
+    Mistake("part_of_a_mask_that_is_not_there", errors.BlockMaskIndexError,
+            CAUSAL + "create_block_mask(mask_mod, heads=4, q_len=8, kv_len=12)[:, 4]"),
+    Mistake("part_of_a_mask_by_a_tensor", errors.ArgumentError,
+            CAUSAL + MADE + "block_mask[:, :, ids]",
+            CAUSAL + MADE + "batch, head, first, last = 0, 0, 3, 7\n{instead}"),
+    Mistake("lines_of_a_mask", errors.ArgumentError, CAUSAL + MADE + "block_mask.lists(by='row')",
+            CAUSAL + MADE + "block_mask.lists({instead})"),
     Mistake("pickle_of_another_format", errors.PickleFormatError,
-            CAUSAL + MADE + "block_mask.__setstate__({**block_mask.__getstate__(), 'format': 2})"),
+            CAUSAL + MADE + "block_mask.__setstate__({**block_mask.__getstate__(), 'format': 1})"),
     Mistake("pickle_that_lacks_a_part", errors.DamagedPickleError,
-            CAUSAL + MADE + "state = block_mask.__getstate__()\ndel state['kinds']\n"
+            CAUSAL + MADE + "state = block_mask.__getstate__()\ndel state['runs']\n"
             "block_mask.__setstate__(state)"),
     Mistake("mask_reads_out_of_range", errors.MaskOutOfRangeError,
             "ids = ids[:6]\n" + PACKED + MAKE),
@@ -523,7 +530,7 @@ OTHERS = [
             "kinds = torch.ones(3, 1, 1, 1, 1, dtype=torch.int8)\n"
             "def call(kinds):\n"
             "    return ops.attention(query, key, value, None, kinds, [], [], None, '', 'q >= kv',"
-            " None, [128, 128], None)\n"
+            " None, [128, 128], [1, 1, 8, 12], None)\n"
             "torch.func.vmap(call)(kinds)"),
     Mistake("no_matplotlib", errors.MissingPackageError,
             'with without("matplotlib.figure"):\n    flexfa4.plot_mask("q >= kv", 64)'),

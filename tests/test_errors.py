@@ -66,7 +66,12 @@ USUAL: dict[type[Exception], tuple[type[FlexFA4Error], ...]] = {
         errors.UnsupportedFunctionError,
     ),
     RuntimeError: (errors.BackendError, errors.DemoProcessError, errors.StaleBlockMaskError),
-    IndexError: (errors.IndexingError, errors.OutOfRangeError, flex_errors.BlockIndexError),
+    IndexError: (
+        errors.BlockMaskIndexError,
+        errors.IndexingError,
+        errors.OutOfRangeError,
+        flex_errors.BlockIndexError,
+    ),
     AttributeError: (errors.UnknownAttributeError,),
     ImportError: (errors.MissingPackageError,),
     NameError: (errors.UnknownNameError,),

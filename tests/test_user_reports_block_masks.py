@@ -11,7 +11,7 @@ import torch
 import flexfa4
 from flexfa4 import BlockMask, create_block_mask
 from flexfa4.errors import ArgumentError, BlockMaskMismatchError
-from flexfa4.frontend.blocks import EMPTY, FULL, PARTIAL
+from flexfa4.frontend.masks.grid import EMPTY, FULL, PARTIAL
 from flexfa4.testing import Case, Inputs, Mods, Sizes, Trial, attend, excess
 from flexfa4.variants import SlidingWindow, causal
 
@@ -63,7 +63,12 @@ def test_a_mask_for_other_lengths_is_refused_with_both_and_the_way_to_decode(
     assert f"made for q_len={made[0]}, kv_len={made[1]}" in message
     assert f"query has length {used[0]} and key {used[1]}" in message
     assert f"create_block_mask(mask, q_len={used[0]}, kv_len={used[1]})" in message
-    assert "to decode at a position, let the mask add it to q_idx" in message
+    is_part = used[0] < made[0] and used[1] == made[1]
+    assert ("let the mask add it to q_idx" in message) is not is_part
+    if is_part:
+        assert "for these of the queries, block_mask[:, :, first:last]" in message
+        part = block_mask[:, :, made[0] - used[0] :]
+        assert flexfa4.attention(q, k, k, block_mask=part).isfinite().all()
 
 
 def test_an_unused_mask_of_another_length_does_not_disturb_the_next_one() -> None:

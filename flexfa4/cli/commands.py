@@ -78,6 +78,13 @@ def _parser() -> argparse.ArgumentParser:
 
     explain = commands.add_parser("explain", help="print what the compiler knows about a mod")
     _add_mod(explain)
+    explain.add_argument(
+        "--q-len", type=int, metavar="N", help="queries, for the blocks that a mask leaves"
+    )
+    explain.add_argument("--kv-len", type=int, metavar="N", help="keys (as many as queries)")
+    explain.add_argument(
+        "--heads", type=int, default=NUM_HEADS, metavar="N", help="query heads (8)"
+    )
     explain.set_defaults(command=_explain)
 
     plot = commands.add_parser("plot", help="draw a mask, or what a score mod adds to scores")
@@ -133,7 +140,13 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _explain(options: argparse.Namespace) -> int:
     named = _named(options, "explain")
-    print(*filter(None, [named.note(), flexfa4.explain(named.mod)]), sep="\n")
+    mod, q_len = named.mod, options.q_len
+    if q_len is not None:
+        kv_len = q_len if options.kv_len is None else options.kv_len
+        mod = flexfa4.create_block_mask(
+            mod, batch=1, heads=options.heads, q_len=q_len, kv_len=kv_len
+        )
+    print(*filter(None, [named.note(), flexfa4.explain(mod)]), sep="\n")
     return 0
 
 

@@ -12,6 +12,8 @@ docs/from_flexattention.md lists what differs.  Everything is a form of `flexfa4
     creation         create_block_mask and create_mask
     block_mask       BlockMask, as lists of blocks with a mask function
     block_lists      lists of blocks <-> a table of kinds; errors in lists
+    block_table      the blocks of a BlockMask, written as lists or not
+    found_blocks     the blocks of a flexfa4.BlockMask, for lists of any block size
     slicing          what an index of a BlockMask picks
     block_picture    a BlockMask as text
     shown            block masks, ours and torch's, as flexfa4.plot_mask and explain look at them

@@ -11,8 +11,9 @@ mask functions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -28,7 +29,23 @@ from flexfa4.flex.errors import (
     RepeatedBlockError,
     TransposedListError,
 )
-from flexfa4.frontend.blocks import EMPTY, FULL, PARTIAL, block_count
+from flexfa4.frontend.masks.grid import EMPTY, FULL, PARTIAL, block_count
+
+Lists: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]
+"""The list pairs of partial and of full blocks; the second may be missing."""
+
+LISTS: Final = (
+    "kv_num_blocks",
+    "kv_indices",
+    "full_kv_num_blocks",
+    "full_kv_indices",
+    "q_num_blocks",
+    "q_indices",
+    "full_q_num_blocks",
+    "full_q_indices",
+)
+"""The lists of a mask, in torch's order: partial and full blocks by rows, the same by columns."""
+PAIRS: Final = tuple(zip(LISTS[::2], LISTS[1::2], strict=True))
 
 _INTEGERS: Final = (torch.int32, torch.int64)
 AXES: Final = {
@@ -42,9 +59,13 @@ def ordered(dense: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     Each row lists its blocks in ascending order, and after them those that it has not.
     """
-    counts = dense.sum(-1).to(torch.int32)
-    order = torch.argsort(dense.to(torch.int8), dim=-1, descending=True, stable=True)
-    return counts.contiguous(), order.to(torch.int32).contiguous()
+    rank = dense.cumsum(-1, dtype=torch.int32)
+    counts = dense.sum(-1, dtype=torch.int32)
+    blocks = torch.arange(dense.shape[-1], dtype=torch.int32, device=dense.device)
+    # where each block goes: behind those of its row before it, or behind all of them
+    place = torch.where(dense, rank - 1, counts[..., None] + blocks - rank)
+    order = torch.empty_like(place).scatter_(-1, place.long(), blocks.expand_as(place))
+    return counts, order
 
 
 def marked(num: torch.Tensor, indices: torch.Tensor, columns: int) -> torch.Tensor:
@@ -87,24 +108,12 @@ def split(kinds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return kinds == PARTIAL, kinds == FULL
 
 
-def lists_by(kinds: torch.Tensor, *, full: bool) -> tuple[torch.Tensor | None, ...]:
+def lists_by(kinds: torch.Tensor, *, full: bool) -> Lists:
     """Return the lists of the rows of a table: partial pair, full pair (None without `full`)."""
     if not full:
         return (*ordered(kinds != EMPTY), None, None)
     partial, whole = split(kinds)
     return (*ordered(partial), *ordered(whole))
-
-
-def without_ragged_full(
-    kinds: torch.Tensor, lengths: tuple[int, int], block_size: tuple[int, int]
-) -> torch.Tensor:
-    """Return kinds as torch has them: a block that reaches beyond a length is never full."""
-    for axis, (length, size) in enumerate(zip(lengths, block_size, strict=True)):
-        if length % size:
-            blocks = torch.arange(kinds.shape[2 + axis], device=kinds.device)
-            last = (blocks == len(blocks) - 1).view(-1, *[1] * (1 - axis))
-            kinds = torch.where(last & (kinds == FULL), PARTIAL, kinds)
-    return kinds
 
 
 @dataclass(frozen=True)
@@ -135,7 +144,9 @@ class ListPair:
         width = indices.shape[-1]
         if bool(((num < 0) | (num > width)).any()):
             raise BlockCountError(**names, count=int(num.max()), width=width)
-        counted = torch.arange(width, device=indices.device) < num[..., None]
+        if num.numel():  # lists are as wide as the mask, and most rows short
+            indices = indices[..., : int(num.max())]
+        counted = torch.arange(indices.shape[-1], device=indices.device) < num[..., None]
         wrong = counted & ((indices < 0) | (indices >= columns))
         if bool(wrong.any()):
             block = int(indices[wrong][0])
@@ -222,27 +233,51 @@ def checked_kinds(
     return kinds_of(table, whole)
 
 
-def check_transposed(kinds: torch.Tensor, partial: ListPair, full: ListPair | None) -> None:
-    """Refuse lists by key blocks (``q_...``) that are not the transpose of those by query blocks.
+def kinds_of_lists(
+    lists: Mapping[str, torch.Tensor | None], rows: int, columns: int
+) -> torch.Tensor:
+    """Return the table of kinds of all lists of a mask.
+
+    Args:
+        lists: by the names of `LISTS`, None for those that are not there.
+        rows: of blocks.
+        columns: of blocks.
 
     Raises:
-        BlockListError: they differ, or are wrong by themselves.
+        BlockListError: see `checked_kinds`; or the lists by columns, where there are any, are not
+            the transpose of those by rows.
     """
-    rows, columns = kinds.shape[2], kinds.shape[3]
-    transposed = checked_kinds(partial, full, columns, rows).transpose(-2, -1)
-    if not torch.equal(transposed, kinds):
-        raise TransposedListError(indices=partial.names[1])
+    partial, full, partial_q, full_q = (
+        None if lists[num] is lists[indices] is None else
+        ListPair((num, indices), lists[num], lists[indices])
+        for num, indices in PAIRS
+    )  # fmt: skip
+    if partial is None:
+        raise BlockListTypeError(
+            name=LISTS[0],
+            found_value="None",
+            axes=AXES[3],
+            rewrite="torch.zeros_like(full_kv_num_blocks) where no block is partial",
+        )
+    kinds = checked_kinds(partial, full, rows, columns)
+    if partial_q is not None:
+        transposed = checked_kinds(partial_q, full_q, columns, rows).transpose(-2, -1)
+        if not torch.equal(transposed, kinds):
+            raise TransposedListError(indices=partial_q.names[1])
+    return kinds
 
 
 __all__ = [
-    "AXES",
-    "EMPTY",
+    "LISTS",
+    "PAIRS",
     "ListPair",
-    "check_transposed",
+    "Lists",
     "checked_kinds",
     "kinds_of",
+    "kinds_of_lists",
+    "lists_by",
     "marked",
     "ordered",
-    "split",
-    "without_ragged_full",
+    "readable",
+    "stated_kinds",
 ]

@@ -8,6 +8,9 @@ mask function masks nothing, the lists are the mask.  `native_mask` turns that m
 Copies made by ``copy.deepcopy`` and pickle hold the mask function as text with the values that it
 captures now, so a mask of a closure can be sent to another process.
 
+The lists of a mask that was made from a function are written when the first of them is read: they
+take four bytes for each block of the whole mask, four times over, and attention needs none of them.
+
 As in torch, the attributes may be assigned (`mask_mod` and `seq_lengths` of a slice, to decode).
 Making a mask from a function is `creation`'s business, computing with it `attention`'s.
 """
@@ -16,25 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.nn.attention import flex_attention as torch_flex
 
 from flexfa4.block_mask import BlockMask as NativeBlockMask
-from flexfa4.block_mask import tensor_identity
 from flexfa4.errors import ArgumentError, describe
-from flexfa4.flex.block_lists import (
-    AXES,
-    ListPair,
-    check_transposed,
-    checked_kinds,
-    lists_by,
-    readable,
-    stated_kinds,
-)
-from flexfa4.flex.block_picture import picture
-from flexfa4.flex.errors import BlockListTypeError, BlockMaskAdjustmentError
+from flexfa4.flex.block_lists import LISTS, PAIRS, ListPair, kinds_of_lists, readable, stated_kinds
+from flexfa4.flex.block_picture import attributes, picture
+from flexfa4.flex.block_table import BlockTable, ListedKinds
+from flexfa4.flex.errors import BlockMaskAdjustmentError
+from flexfa4.flex.found_blocks import Layout, blocks_of, is_deferred
 from flexfa4.flex.listed_mask import Part, Picked
 from flexfa4.flex.masks import (
     MaskFunction,
@@ -47,17 +43,18 @@ from flexfa4.flex.native_mask import Native, native_of
 from flexfa4.flex.sizes import BLOCK_SIZE as DEFAULT_BLOCK_SIZE
 from flexfa4.flex.sizes import block_size_pair, length_pair
 from flexfa4.flex.slicing import is_whole, picked, rows_length
-from flexfa4.frontend.blocks import EMPTY, block_count
+from flexfa4.frontend.masks.grid import EMPTY, block_count
 from flexfa4.frontend.text import snapshots
 from flexfa4.frontend.tracing.trace import Mod, resolve, unpickled
+from flexfa4.mask_snapshot import tensor_identity
 
 
 @dataclass(frozen=True)
 class _Found:
-    """The kinds of the blocks that lists say, and which lists."""
+    """The blocks of a mask, and the identities of the lists that say so, where there are any."""
 
-    kinds: torch.Tensor
-    lists: tuple[Any, ...]
+    table: BlockTable
+    lists: tuple[Any, ...] = ()
 
 
 @dataclass(eq=False, repr=False)
@@ -99,15 +96,30 @@ class BlockMask:
     dq_kv_order: torch.Tensor | None = None
     dq_kv_order_spt: bool | None = None
     _found: _Found | None = field(default=None, init=False)
+    # how to write the lists, where nobody has read one yet; there is _found then, or _origin
+    _unwritten: Layout | None = field(default=None, init=False)
     _native: Native | None = field(default=None, init=False)
     # what found the blocks, where mask_mod alone is the mask, and no list says more
     _origin: NativeBlockMask | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """Check the lists."""
-        self.block_kinds()
+        self.blocks()
+
+    if not TYPE_CHECKING:  # lists are no reason to take any attribute for known
+
+        def __getattr__(self, name: str) -> Any:
+            """Write the lists when the first of them is read."""
+            if name not in LISTS or self._unwritten is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            if torch.compiler.is_dynamo_compiling():  # they belong to the graph, not to the mask
+                return self._lists_to_write()[name]
+            self._write_lists()
+            return self.__dict__[name]
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and self._unwritten is not None:
+            self.blocks() if name == "mask_mod" else self._write_lists()
         check = _CHECKS.get(name)
         object.__setattr__(self, name, value if check is None else check(value))
         if not name.startswith("_"):  # what was made of the attributes is made again
@@ -153,7 +165,7 @@ class BlockMask:
         """
         size = block_size_pair(BLOCK_SIZE)
         if seq_lengths is None:
-            rows, width = ListPair(_NAMES[0], kv_num_blocks, kv_indices).extent()
+            rows, width = ListPair(PAIRS[0], kv_num_blocks, kv_indices).extent()
             seq_lengths = (rows * size[0], width * size[1])
         made = cls(
             seq_lengths,
@@ -170,10 +182,24 @@ class BlockMask:
             dq_kv_order_spt=dq_kv_order if isinstance(dq_kv_order, bool) else None,
         )
         if compute_q_blocks:
-            by_columns = lists_by(made.block_kinds().transpose(-2, -1), full=made.separates_full)
-            for name, tensor in zip(_BY_COLUMNS, by_columns, strict=True):
+            by_columns = made.blocks().transposed().lists(full=made.separates_full)
+            for name, tensor in zip(LISTS[4:], by_columns, strict=True):
                 object.__setattr__(made, name, tensor)  # known to fit
         return made
+
+    def _lists_to_write(self) -> dict[str, torch.Tensor | None]:
+        """Return the lists of blocks that were found from a mask."""
+        table, layout = self.blocks(), self._unwritten
+        assert layout is not None
+        full, none = layout.separate_full, (None, None, None, None)
+        by_columns = table.transposed().lists(full=full) if layout.by_columns else none
+        return dict(zip(LISTS, (*table.lists(full=full), *by_columns), strict=True))
+
+    def _write_lists(self) -> None:
+        for name, tensor in self._lists_to_write().items():
+            object.__setattr__(self, name, tensor)
+        found = _Found(self.blocks(), tuple(map(tensor_identity, self._lists())))
+        self._found, self._unwritten = found, None
 
     # ---- what it is ------------------------------------------------------------------------------
 
@@ -183,19 +209,42 @@ class BlockMask:
         Raises:
             BlockListError: lists that stand for no mask.
         """
-        found = self._found
+        return self.blocks().kinds()
+
+    def blocks(self) -> BlockTable:
+        """Return the blocks in the form that FlexFA4 keeps them in.
+
+        Raises:
+            BlockListError: lists that stand for no mask.
+        """
+        found, layout = self._found, self._unwritten
+        if layout is not None:
+            traced = torch.compiler.is_dynamo_compiling()
+            if found is not None:
+                return _in_graph(found.table) if traced else found.table
+            assert self._origin is not None
+            table = blocks_of(self._origin, layout)
+            if not traced:
+                self._found = _Found(table)
+            return table
         if not readable(self.kv_indices):
             if found is None:
-                found = _Found(stated_kinds(self), ())
+                found = _Found(ListedKinds(stated_kinds(self)))
                 object.__setattr__(self, "_found", found)
-            return found.kinds
+            return _in_graph(found.table)
         lists = tuple(map(tensor_identity, self._lists()))
         if found is None or found.lists != lists or None in lists:
             kinds = self._checked_kinds()
-            if found is None or not torch.equal(kinds, found.kinds):
-                found, self._native, self._origin = _Found(kinds, lists), None, None
-            self._found = found
-        return found.kinds
+            if found is None or not torch.equal(kinds, found.table.kinds()):
+                found = _Found(ListedKinds(kinds))
+                self._native, self._origin = None, None
+            self._found = found = replace(found, lists=lists)
+        return found.table
+
+    @property
+    def _device(self) -> torch.device:
+        """Where the lists are."""
+        return self.kv_indices.device if self._unwritten is None else self._unwritten.device
 
     def _lists(self) -> list[torch.Tensor]:
         return [t for name in LISTS[:4] if (t := getattr(self, name)) is not None]
@@ -203,32 +252,30 @@ class BlockMask:
     def _checked_kinds(self) -> torch.Tensor:
         lengths, size = length_pair(self.seq_lengths), block_size_pair(self.BLOCK_SIZE)
         rows, columns = map(block_count, lengths, size)
-        partial, full, partial_q, full_q = (self._pair(names) for names in _NAMES)
-        if partial is None:
-            raise BlockListTypeError(
-                name=LISTS[0],
-                found_value="None",
-                axes=AXES[3],
-                rewrite="torch.zeros_like(full_kv_num_blocks) where no block is partial",
-            )
-        kinds = checked_kinds(partial, full, rows, columns)
-        if partial_q is not None:
-            check_transposed(kinds, partial_q, full_q)
-        return kinds
+        return kinds_of_lists({name: getattr(self, name) for name in LISTS}, rows, columns)
 
-    def _pair(self, names: tuple[str, str]) -> ListPair | None:
-        num, indices = (getattr(self, name) for name in names)
-        return None if num is None and indices is None else ListPair(names, num, indices)
+    @property
+    def is_listed(self) -> bool:
+        """Whether its lists have been written."""
+        return self._unwritten is None
 
     @property
     def separates_full(self) -> bool:
         """Whether full blocks have lists of their own."""
-        return self.full_kv_num_blocks is not None
+        layout = self._unwritten
+        return self.full_kv_num_blocks is not None if layout is None else layout.separate_full
 
     @property
     def shape(self) -> tuple[int, ...]:
         """``(B, H, queries, keys)``."""
-        return (*self.kv_indices.shape[:2], *self.seq_lengths)
+        if self._unwritten is None:
+            counts: tuple[int, ...] = self.kv_indices.shape
+        elif self._found is not None:
+            counts = self._found.table.shape
+        else:
+            assert self._origin is not None
+            counts = self._origin.shape
+        return (*counts[:2], *self.seq_lengths)
 
     def numel(self) -> int:
         """Return the number of scores of the mask, visible or not."""
@@ -237,8 +284,7 @@ class BlockMask:
 
     def sparsity(self) -> float:
         """Return the share of the blocks that are not computed, in percent, 0 to 100."""
-        table = self.to_dense()
-        return 100 * (1 - float(table.double().mean())) if table.numel() else 0.0
+        return 100 * (1 - self.blocks().share())
 
     def to_dense(self) -> torch.Tensor:
         """Return which *blocks* are computed, int32 ``(B, H, rows, columns)`` of 0 and 1.
@@ -263,24 +309,22 @@ class BlockMask:
             limit: how many pairs of batch and head are shown at most.
         """
         grid = (grid_size, grid_size) if isinstance(grid_size, int) else grid_size
-        return picture(self.to_dense(), grid, limit)
+        return picture(self.blocks(), grid, limit)
 
     def __str__(self) -> str:
         head = f"BlockMask(shape={self.shape}, sparsity={self.sparsity():.2f}%, \n"
         return head + self.to_string().strip() + "\n)"
 
     def __repr__(self) -> str:
-        shown = {
-            name: None if tensor is None else tuple(tensor.shape)
-            for name in LISTS
-            for tensor in (getattr(self, name),)
-        }
-        shown["BLOCK_SIZE"] = self.BLOCK_SIZE
-        shown["shape"] = self.shape
-        lines = [f"    {name}={value},\n" for name, value in shown.items()]
+        layout = self._unwritten
+        if layout is None:
+            lists = {name: getattr(self, name) for name in LISTS}
+            shown = {name: t if t is None else tuple(t.shape) for name, t in lists.items()}
+        else:
+            shown = dict(zip(LISTS, layout.shapes(self.blocks().shape), strict=True))
         name = getattr(self.mask_mod, "__name__", self.mask_mod)
-        lines.append(f"    sparsity={self.sparsity():.2f}%,\n    mask_mod={name}\n")
-        return f"BlockMask(\n{''.join(lines)})"
+        rest = {"sparsity": f"{self.sparsity():.2f}%", "mask_mod": name}
+        return attributes({**shown, "BLOCK_SIZE": self.BLOCK_SIZE, "shape": self.shape}, rest)
 
     def as_tuple(self, flatten: bool = True) -> tuple[Any, ...]:
         """Return all attributes, in torch's order.
@@ -311,19 +355,19 @@ class BlockMask:
             BlockIndexError: there is no such batch, head or row, or a row that is cut short by the
                 length does not come last.
         """
-        kinds = self.block_kinds()
-        batches, heads, rows = kinds.shape[:3]
-        picks = picked(index, (batches, heads, rows))
+        blocks = self.blocks()
+        sizes = blocks.shape[:3]
+        picks = picked(index, sizes)
         q_len = rows_length(index, picks[2], self.seq_lengths[0], self.BLOCK_SIZE[0])
-        places: list[Picked | None] = []
-        for axis, (pick, size) in enumerate(zip(picks, (batches, heads, rows), strict=True)):
-            whole = is_whole(pick, size) or not len(pick)
-            places.append(None if whole else Picked.of(pick, kinds.device))
-            kinds = kinds.index_select(axis, pick.to(kinds.device))
-        mask_mod, (batch, head, row) = self.mask_mod, places
-        if any(places) and not is_noop(mask_mod):
-            mask_mod = Part(callable_mask(mask_mod), batch, head, row, self.BLOCK_SIZE[0])
-        return self._with(kinds, (q_len, self.seq_lengths[1]), mask_mod)
+        mask_mod = self.mask_mod
+        if not is_noop(mask_mod):
+            batch, head, row = (
+                None if is_whole(pick, size) or not len(pick) else Picked.of(pick, self._device)
+                for pick, size in zip(picks, sizes, strict=True)
+            )
+            if batch or head or row:
+                mask_mod = Part(callable_mask(mask_mod), batch, head, row, self.BLOCK_SIZE[0])
+        return self._with(blocks.picked(picks), (q_len, self.seq_lengths[1]), mask_mod)
 
     def _adjust(self, new_q_len: int, new_kv_len: int) -> BlockMask:
         """Return the upper left part for other lengths, which may not need more blocks.
@@ -333,28 +377,37 @@ class BlockMask:
         Raises:
             BlockMaskAdjustmentError: the lengths need more blocks than there are.
         """
-        kinds = self.block_kinds()
+        blocks = self.blocks()
         lengths = length_pair((new_q_len, new_kv_len))
         rows, columns = map(block_count, lengths, self.BLOCK_SIZE)
-        if rows > kinds.shape[2] or columns > kinds.shape[3]:
+        if rows > blocks.shape[2] or columns > blocks.shape[3]:
             raise BlockMaskAdjustmentError(made=length_pair(self.seq_lengths), lengths=lengths)
-        return self._with(kinds[:, :, :rows, :columns], lengths, self.mask_mod)
+        return self._with(blocks.cropped(rows, columns), lengths, self.mask_mod)
 
     def _with(
-        self, kinds: torch.Tensor, lengths: tuple[int, int], mask_mod: MaskFunction
+        self, blocks: BlockTable, lengths: tuple[int, int], mask_mod: MaskFunction
     ) -> BlockMask:
-        """Return the block mask of other kinds, with the lists that this one has."""
-        made = from_kinds(
-            kinds,
-            Layout(lengths, block_size_pair(self.BLOCK_SIZE), self.separates_full),
-            mask_mod,
-            by_columns=self.q_indices is not None,
-        )
+        """Return the block mask of other blocks, with the lists that this one has."""
+        layout = self._unwritten
+        if layout is None:
+            layout = Layout(
+                lengths,
+                block_size_pair(self.BLOCK_SIZE),
+                self.kv_indices.device,
+                separate_full=self.separates_full,
+                by_columns=self.q_indices is not None,
+            )
+        made = from_blocks(blocks, replace(layout, lengths=lengths), mask_mod)
         made._origin = self._origin
         return made
 
     def to(self, device: torch.device | str) -> BlockMask:
         """Return a copy with its lists on a device; what `mask_mod` captures stays where it is."""
+        if self._unwritten is not None:
+            copy, where = self.__copy__(), torch.device(device)
+            copy._unwritten = replace(self._unwritten, device=where)
+            copy._found = None if self._found is None else _Found(self._found.table.to(where))
+            return copy
         lists = {name: getattr(self, name) for name in (*LISTS, *_ORDERS)}
         moved: dict[str, Any] = {
             n: t.to(device) for n, t in lists.items() if isinstance(t, torch.Tensor)
@@ -364,7 +417,9 @@ class BlockMask:
         return copy
 
     def __copy__(self) -> BlockMask:
-        return replace(self)
+        copy = object.__new__(BlockMask)
+        copy.__dict__.update(self.__dict__)
+        return copy
 
     def __getstate__(self) -> dict[str, Any]:
         noop = is_noop(self.mask_mod)
@@ -385,7 +440,41 @@ class BlockMask:
         """Return the arguments that make this block mask."""
         return {one.name: getattr(self, one.name) for one in fields(self) if one.init}
 
-    # ---- torch's ---------------------------------------------------------------------------------
+    # ---- other block masks -----------------------------------------------------------------------
+
+    @classmethod
+    def from_flexfa4(cls, block_mask: NativeBlockMask) -> BlockMask:
+        """Return the block mask that means the same as one of `flexfa4.create_block_mask`.
+
+        Raises:
+            ArgumentError: it is none of those.
+        """
+        if not isinstance(block_mask, NativeBlockMask):
+            raise ArgumentError(
+                name="block_mask",
+                found_value=describe(block_mask),
+                expected="a flexfa4.BlockMask",
+                rewrite="flexfa4.create_block_mask(mask, q_len=..., kv_len=...)",
+            )
+        lengths = (block_mask.q_len, block_mask.kv_len)
+        layout = Layout(lengths, block_mask.block_size, block_mask.device)
+        return found_by(block_mask, layout, callable_mask(block_mask.mask))
+
+    def to_flexfa4(self, batch: int | None = None, heads: int | None = None) -> NativeBlockMask:
+        """Return the `flexfa4.BlockMask` that means the same.
+
+        Args:
+            batch: for how many batches; None: as many as there are lists for.
+            heads: for how many query heads, likewise.
+
+        Raises:
+            BlockMaskMismatchError: this was made for other batches or heads.
+            StaleBlockMaskError: a value that `mask_mod` captures changed since the blocks were
+                found.
+        """
+        counts = zip((batch, heads), self.shape, strict=False)
+        batches, query_heads = (own if given is None else given for given, own in counts)
+        return native_of(self, batches, query_heads)
 
     @classmethod
     def from_torch(cls, block_mask: Any) -> BlockMask:
@@ -433,34 +522,53 @@ _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
     "BLOCK_SIZE": block_size_pair,
     "mask_mod": checked_mask_mod,
 }
-LISTS: Final = tuple(f.name for f in fields(BlockMask))[1:9]
 _ORDERS: Final = ("dq_write_order", "dq_write_order_full", "dq_kv_order", "dq_kv_order_spt")
-_BY_COLUMNS: Final = LISTS[4:]
-_NAMES: Final = tuple(zip(LISTS[::2], LISTS[1::2], strict=True))
 
 
-@dataclass(frozen=True)
-class Layout:
-    """How kinds of blocks become lists: lengths, block size, and whether full ones are apart."""
+def found_by(origin: NativeBlockMask, layout: Layout, mask_mod: MaskFunction) -> BlockMask:
+    """Return the block mask of a mask that FlexFA4 has made one of."""
+    if is_deferred(origin):
+        made = from_blocks(blocks_of(origin, layout), layout, mask_mod)
+    else:
+        made = _unlisted(layout, mask_mod)
+    made._native, made._origin = Native(origin), origin
+    return made
 
-    lengths: tuple[int, int]
-    block_size: tuple[int, int]
-    separate_full: bool = True
+
+def from_blocks(blocks: BlockTable, layout: Layout, mask_mod: MaskFunction) -> BlockMask:
+    """Return the block mask of some blocks.
+
+    Torch's graphs hold lists, not promises of them: there they are written at once.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        num, indices, full_num, full_indices = blocks.lists(full=layout.separate_full)
+        return BlockMask.from_kv_blocks(
+            num,
+            indices,
+            full_num,
+            full_indices,
+            layout.block_size,
+            mask_mod,
+            layout.lengths,
+            layout.by_columns,
+        )
+    made = _unlisted(layout, mask_mod)
+    made._found = _Found(blocks)
+    return made
 
 
-def from_kinds(
-    kinds: torch.Tensor, layout: Layout, mask_mod: MaskFunction, *, by_columns: bool = True
-) -> BlockMask:
-    """Return the block mask of a table of kinds, int8 ``(B, H, rows, columns)``."""
-    num, indices, full_num, full_indices = lists_by(kinds, full=layout.separate_full)
-    assert num is not None and indices is not None
-    return BlockMask.from_kv_blocks(
-        num,
-        indices,
-        full_num,
-        full_indices,
-        layout.block_size,
-        mask_mod,
-        layout.lengths,
-        by_columns,
+def _unlisted(layout: Layout, mask_mod: MaskFunction) -> BlockMask:
+    """Return a block mask whose lists are not written; arguments have been checked."""
+    made = object.__new__(BlockMask)
+    made.__dict__.update(
+        seq_lengths=layout.lengths,
+        BLOCK_SIZE=layout.block_size,
+        mask_mod=mask_mod,
+        _unwritten=layout,
     )
+    return made
+
+
+def _in_graph(table: BlockTable) -> BlockTable:
+    """Return blocks as graphs of torch's can hold them."""
+    return table if isinstance(table, ListedKinds) else ListedKinds(table.kinds())

@@ -1,7 +1,7 @@
 """`create_block_mask` and `create_mask` with torch's parameters.
 
 The mask function is traced and its blocks are found by `flexfa4.create_block_mask`; this module
-gives the result torch's form: lists of blocks of any size.
+gives the result torch's form: blocks of any size, whose lists are written when they are read.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ import torch
 from flexfa4 import block_mask as native_masks
 from flexfa4.checks import check_mod
 from flexfa4.errors import ArgumentError, MaskReadsBatchError
-from flexfa4.flex.block_lists import without_ragged_full
-from flexfa4.flex.block_mask import BlockMask, Layout, from_kinds
+from flexfa4.flex.block_mask import BlockMask, found_by
+from flexfa4.flex.found_blocks import Layout, is_deferred, kinds_in_graph
 from flexfa4.flex.masks import MaskFunction, callable_mask
-from flexfa4.flex.native_mask import Native
 from flexfa4.flex.sizes import BLOCK_SIZE as DEFAULT_BLOCK_SIZE
 from flexfa4.flex.sizes import block_size_pair, native_block_size
-from flexfa4.frontend.blocks import EMPTY, block_count
+from flexfa4.frontend.masks.grid import EMPTY
 from flexfa4.frontend.tracing.contract import kind_of
 from flexfa4.frontend.tracing.trace import Mod, resolve
 from flexfa4.mask_spec import GivenSizes, Spec, reads
-from flexfa4.torch_op import calls
 
 
 def create_block_mask(
@@ -68,15 +66,13 @@ def create_block_mask(
     size = block_size_pair(BLOCK_SIZE)
     wanted = MaskSizes(B, H, Q_LEN, KV_LEN)
     native = _native(mask_mod, wanted, device, native_block_size(size))
-    kinds = _kinds_of(native, size).expand(*native.shape[:2], -1, -1)
-    lengths = (native.q_len, native.kv_len)
-    made = from_kinds(
-        without_ragged_full(kinds, lengths, size).to(_lists_device(native, device)),
-        Layout(lengths, size, separate_full_blocks),
-        callable_mask(mask_mod),
+    layout = Layout(
+        (native.q_len, native.kv_len),
+        size,
+        _lists_device(native, device),
+        separate_full=separate_full_blocks,
     )
-    made._native, made._origin = Native(native), native
-    return made
+    return found_by(native, layout, callable_mask(mask_mod))
 
 
 def create_mask(
@@ -111,8 +107,9 @@ def create_mask(
     native = _native(
         mask, MaskSizes(B, H, Q_LEN, KV_LEN), device, (DEFAULT_BLOCK_SIZE, DEFAULT_BLOCK_SIZE)
     )
-    tokens = _kinds_of(native, (1, 1)) != EMPTY  # blocks of one score each
-    return tokens.expand(*native.shape).to(_lists_device(native, device))
+    one = (1, 1)  # blocks of one score each
+    tokens = kinds_in_graph(native, one) != EMPTY if is_deferred(native) else native.to_dense()
+    return tokens.to(_lists_device(native, device))
 
 
 # Of a size in FlexFA4, the name here.
@@ -191,16 +188,6 @@ def _check_reads(mask: Any, sizes: MaskSizes) -> None:
                 what=what,
                 rewrite=f"create_block_mask(mask_mod, {argument}=query.shape[{axis}], ...)",
             )
-
-
-def _kinds_of(native: native_masks.BlockMask, size: tuple[int, int]) -> torch.Tensor:
-    """Return the kinds of blocks of any size."""
-    table = native.table
-    if native.block_size != size:
-        sizes = GivenSizes(native.batch, native.heads, native.q_len, native.kv_len)
-        table = calls.block_kinds(native.captured, Spec(sizes, size), native.device)
-    rows, columns = map(block_count, (native.q_len, native.kv_len), size)
-    return table[:, :, :rows, :columns]  # without what the table is padded with in graphs
 
 
 def _lists_device(native: native_masks.BlockMask, device: Any) -> torch.device:

@@ -13,7 +13,7 @@ import torch
 
 from flexfa4.flex.block_lists import readable
 from flexfa4.flex.masks import MaskFunction
-from flexfa4.frontend.blocks import EMPTY, FULL, PARTIAL
+from flexfa4.frontend.masks.grid import EMPTY, FULL, PARTIAL
 
 
 @dataclass(frozen=True, eq=False)

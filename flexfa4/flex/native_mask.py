@@ -54,7 +54,8 @@ def native_of(block_mask: BlockMask, batch: int, heads: int) -> native_masks.Blo
         StaleBlockMaskError: a value that the mask function captures changed since the blocks were
             found.
     """
-    block_mask.block_kinds()  # forgets what was made of lists that have changed
+    if block_mask.is_listed:
+        block_mask.blocks()  # forgets what was made of lists that have changed
     kept, origin = block_mask._native, block_mask._origin
     if isinstance(origin, DeferredBlockMask):
         kept = origin = None  # it was made in a graph, and serves in graphs only
@@ -123,7 +124,7 @@ def _is_current(mask: native_masks.BlockMask) -> bool:
 def _check_counts(block_mask: BlockMask, counts: tuple[int, int], read: frozenset[str]) -> None:
     """Refuse a call of other batches or heads; one stands for all if the mask reads neither."""
     rows = (("B", "b"), ("H", "h"))
-    made_for = block_mask.kv_num_blocks.shape[:2]
+    made_for = block_mask.shape[:2]
     for (name, letter), made, found in zip(rows, made_for, counts, strict=True):
         if made != found and (made != 1 or letter in read):
             raise BlockMaskCountError(

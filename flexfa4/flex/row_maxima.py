@@ -13,12 +13,14 @@ from typing import Any, Final
 
 import torch
 
-from flexfa4.block_mask import BlockMask, block_mask_for
+from flexfa4.block_mask import BlockMask
 from flexfa4.frontend.analysis.bounds import premises, unproved_loads
-from flexfa4.frontend.blocks import Blocks, mask_tile
-from flexfa4.frontend.evaluate import Lanes, Program, Values
+from flexfa4.frontend.evaluate import Program, Values, mask_tile
+from flexfa4.frontend.lanes import Lanes
+from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.frontend.tracing.trace import resolve
+from flexfa4.mask_cache import block_mask_for
 from flexfa4.mask_spec import GivenSizes
 from flexfa4.torch_op.deferred import DeferredBlockMask
 
@@ -79,7 +81,7 @@ def row_maxima(scores: Scores, query: torch.Tensor, key: torch.Tensor) -> torch.
     return best
 
 
-def _blocks(mask: Any, sizes: Sizes, device: torch.device) -> Blocks:
+def _blocks(mask: Any, sizes: Sizes, device: torch.device) -> MaskBlocks:
     if isinstance(mask, DeferredBlockMask):  # made in a graph: only its function serves here
         mask = mask.mask
     if not isinstance(mask, BlockMask):
@@ -95,7 +97,7 @@ class _Modifier:
     def __init__(
         self,
         score_mod: Any,
-        blocks: Blocks | None,
+        blocks: MaskBlocks | None,
         sizes: Sizes,
         dtype: torch.dtype,
         device: torch.device,

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from flexfa4.block_mask import BlockMask as NativeBlockMask
 from flexfa4.flex.block_mask import BlockMask
 from flexfa4.flex.native_mask import native_of
 from flexfa4.flex.torch_masks import converted, is_torch_mask
+from flexfa4.frontend.masks.runs import BlockRuns
 
 
 @dataclass(frozen=True)
@@ -39,13 +38,10 @@ class Shown:
         """Queries and keys in a block."""
         return self.block_mask.BLOCK_SIZE
 
-    def to_dense(self) -> torch.Tensor:
-        """Return the mask of the scores, bool `shape`."""
-        return self.native.to_dense()
-
-    def block_kinds(self) -> torch.Tensor:
-        """Return the kinds of the listed blocks, see `BlockMask.block_kinds`."""
-        return self.block_mask.block_kinds()
+    def runs_of(self, batch: int, head: int) -> BlockRuns:
+        """Return the blocks of one batch and head, as they are listed."""
+        batches, heads = self.block_mask.shape[:2]  # where it is 1, the lists are for all
+        return self.block_mask.blocks().runs_of(batch % batches, head % heads)
 
 
 def shown(block_mask: Any, *, batch: int = 1, heads: int = 1) -> Shown | None:

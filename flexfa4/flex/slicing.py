@@ -12,7 +12,7 @@ import torch
 
 from flexfa4.flex.block_lists import readable
 from flexfa4.flex.errors import BlockIndexError
-from flexfa4.frontend.blocks import block_count
+from flexfa4.frontend.masks.grid import block_count
 
 _AXES: Final = ("batch", "head", "row of blocks")
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from torch.nn.attention import flex_attention as torch_flex
 
-from flexfa4.flex.block_lists import stated_kinds
-from flexfa4.flex.block_mask import LISTS, BlockMask
+from flexfa4.flex.block_lists import LISTS, stated_kinds
+from flexfa4.flex.block_mask import BlockMask
 from flexfa4.flex.listed_mask import ListedBlocks
 from flexfa4.flex.masks import is_noop
 

@@ -47,6 +47,7 @@ def frame(axes: Axes, q_len: int, kv_len: int) -> None:
     axes.set_ylabel("query position")
     axes.set_xticks(_quarters(kv_len))
     axes.set_yticks(_quarters(q_len))
+    axes.ticklabel_format(style="plain")  # positions are numbers to copy, however long
     axes.xaxis.set_label_position("top")
     axes.xaxis.tick_top()
     axes.set_aspect("equal" if is_drawn_to_scale(q_len, kv_len) else "auto")
@@ -116,7 +117,7 @@ def check_size(q_len: int, kv_len: int) -> None:
             name="q_len * kv_len",
             found_value=q_len * kv_len,
             expected=f"1 to {MOST_SCORES} scores in a picture",
-            rewrite="draw the same mask for other lengths, such as plot_mask(mask, 1024)",
+            rewrite="draw the same mod for other lengths, such as plot_score_mod(score_mod, 1024)",
         )
 
 

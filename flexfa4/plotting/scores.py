@@ -16,7 +16,8 @@ import torch
 
 from flexfa4.errors import ArgumentError, OutOfRangeError, describe
 from flexfa4.frontend.analysis.bounds import premises, unproved_loads
-from flexfa4.frontend.evaluate import Lanes, Program, Values
+from flexfa4.frontend.evaluate import Program, Values
+from flexfa4.frontend.lanes import Lanes
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.frontend.tracing.trace import resolve
 from flexfa4.out_of_range import explained

@@ -9,7 +9,8 @@ work.  `context` tells, in about a microsecond, who watches: ``torch.compile``, 
     context    whether a call must be one op
     compiled   attention and create_block_mask as Dynamo traces them
     calls      a call of either -> op, from there and from the eager functions
-    deferred   block masks whose blocks are a tensor of torch's graph
+    deferred   block masks that are made inside a graph
+    tables     their blocks as a tensor of the graph
     arguments  a call as what an op can take: tensors, numbers and the graphs as text; and back
     ops        flexfa4::attention, ::attention_backward and ::block_kinds: what they compute, the
                shapes they return, their derivatives

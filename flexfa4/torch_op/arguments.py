@@ -24,7 +24,7 @@ from flexfa4.torch_op.context import untraced
 SCHEMA: Final = (
     "Tensor query, Tensor key, Tensor value, Tensor? sink, Tensor? kinds, Tensor[] tensors,"
     " SymInt[] ints, Tensor? floats, str score, str mask, float? scale, SymInt[] block_size,"
-    " SymInt? scores_at_once"
+    " SymInt[] made_for, SymInt? scores_at_once"
 )
 
 
@@ -33,8 +33,8 @@ class Arguments(NamedTuple):
 
     Attributes:
         query, key, value, sink: those of `flexfa4.attention`.
-        kinds: the kinds of the mask's blocks, as they are or as a `frontend.blocks.kinds_table`;
-            None where the op finds them itself.
+        kinds: the `tables` of a block mask that was made in the same graph; None where the op finds
+            the blocks by the mask and its captures, once for each of these.
         tensors: what the score mod captures, then what the mask does, each in the order in which
             its text declares it.
         ints: captured ints, likewise.
@@ -42,7 +42,9 @@ class Arguments(NamedTuple):
             where there are none.
         score, mask: texts, empty where there is no score mod or no mask.
         scale: None for ``1/sqrt(D)``, or where it is the first of `floats`.
-        block_size: queries and keys of a block, where `kinds` are given.
+        block_size: queries and keys of a block.
+        made_for: batch, heads, q_len and kv_len that a block mask was made for, counts of 1 where
+            it is the same for all; empty for a mask that is a function.
         scores_at_once: see `flexfa4.Options`.
     """
 
@@ -58,6 +60,7 @@ class Arguments(NamedTuple):
     mask: Any
     scale: Any
     block_size: Any
+    made_for: Any
     scores_at_once: Any
 
     def partition(self) -> tuple[Arguments, tuple[torch.Tensor | None, ...]]:

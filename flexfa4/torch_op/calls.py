@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
-from flexfa4.block_mask import BLOCK_SIZE, BlockMask
+from flexfa4.block_mask import BlockMask
 from flexfa4.frontend.binding import BoundGraph
-from flexfa4.mask_spec import Spec
+from flexfa4.mask_spec import BLOCK_SIZE, Spec
 from flexfa4.torch_op import ops, transforms
 from flexfa4.torch_op.arguments import NOTHING, Arguments, Captured, captured, float_tensor
 from flexfa4.torch_op.context import differentiates
@@ -32,11 +32,12 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Mask:
-    """A mask as the op takes it: with the kinds of its blocks, or None where the op finds them."""
+    """A mask as the op takes it, see `arguments.Arguments`."""
 
     mod: Captured = NOTHING
     kinds: torch.Tensor | None = None
     block_size: tuple[int, int] = BLOCK_SIZE
+    made_for: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ def run(
         mask=mask.mod.text,
         scale=scale,
         block_size=list(mask.block_size),
+        made_for=list(mask.made_for),
         scores_at_once=choices.scores_at_once,
     )
     if not torch.compiler.is_dynamo_compiling() and differentiates():
@@ -94,16 +96,16 @@ def block_kinds(mask: Captured, spec: Spec, device: torch.device) -> torch.Tenso
         device: where to evaluate.
 
     Returns:
-        See `flexfa4.BlockMask.table`.
+        See `tables`.
     """
     sizes = spec.sizes
-    batch, heads = [1 if n is None else n for n in (sizes.batch, sizes.heads)]
+    made_for = _made_for(sizes.batch, sizes.heads, sizes.q_len, sizes.kv_len)
     kinds: torch.Tensor = ops.block_kinds(
         mask.text,
         list(mask.tensors),
         list(mask.ints),
         float_tensor(mask.floats),
-        [batch, heads, sizes.q_len, sizes.kv_len],
+        list(made_for),
         list(spec.block_size),
         device,
     )
@@ -115,5 +117,11 @@ def mask_of(mask: BlockMask | BoundGraph | None) -> Mask:
     if mask is None:
         return Mask()
     if isinstance(mask, BlockMask):
-        return Mask(mask.captured, mask.table, mask.block_size)
+        made_for = _made_for(mask.batch, mask.heads, mask.q_len, mask.kv_len)
+        return Mask(mask.captured, mask.table, mask.block_size, made_for)
     return Mask(captured(mask))
+
+
+def _made_for(batch: int | None, heads: int | None, q_len: int, kv_len: int) -> tuple[int, ...]:
+    """Return sizes with 1 for counts that do not matter."""
+    return (1 if batch is None else batch, 1 if heads is None else heads, q_len, kv_len)

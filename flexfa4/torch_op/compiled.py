@@ -33,7 +33,7 @@ from flexfa4.errors import (
 )
 from flexfa4.frontend.tracing import contract, tape
 from flexfa4.frontend.tracing.contract import Kind
-from flexfa4.frontend.tracing.dynamo import constant, refuse
+from flexfa4.frontend.tracing.dynamo import constant, outside, refuse
 from flexfa4.frontend.tracing.trace import FunctionMod, Mod, TextMod, resolve
 from flexfa4.mask_spec import BLOCK_SIZE, READS, GivenSizes, Spec, reads
 from flexfa4.torch_op import calls
@@ -231,6 +231,8 @@ def _plain(value: Any) -> Any:
         return value
     return f"<{type(value).__name__}>"
 
+
+part_outside: Final = outside(BlockMask._picked, "block_mask[...]")
 
 # ---- what Python runs ----------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ look at (`BlockMask.density`, `BlockMask.to_dense`).
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,14 +16,18 @@ from torch._subclasses.fake_tensor import FakeTensor
 from flexfa4.block_mask import BlockMask
 from flexfa4.errors import FakeBlockMaskError
 from flexfa4.frontend.binding import BoundGraph
-from flexfa4.frontend.blocks import Blocks, MaskSize, kinds_of_table
+from flexfa4.frontend.evaluate import Values
+from flexfa4.frontend.masks.structure import MaskBlocks
+from flexfa4.frontend.tracing.trace import TextMod
+from flexfa4.mask_snapshot import Snapshot
 from flexfa4.mask_spec import Spec, reads
 from flexfa4.torch_op import calls
 from flexfa4.torch_op.arguments import Captured, bind, float_tensor, graph_of
+from flexfa4.torch_op.tables import with_table
 
 
 class DeferredBlockMask(BlockMask):
-    """A block mask whose kinds of blocks are found when the graph runs."""
+    """A block mask whose blocks are found when the graph runs."""
 
     def __init__(
         self, mask: Any, captured: Captured, spec: Spec, device: torch.device, counts_heads: bool
@@ -44,27 +47,24 @@ class DeferredBlockMask(BlockMask):
         self.table = calls.block_kinds(self.captured, spec, device)
 
     @functools.cached_property
-    def kinds(self) -> torch.Tensor:  # type: ignore[override]
-        """The kinds of the blocks, see `BlockMask`."""
-        return kinds_of_table(self.table, self._space, self.block_size)
-
-    @property
-    def _space(self) -> MaskSize:
-        return self._spec.space(graph_of(self.captured.text))
-
-    @functools.cached_property
     def _bound(self) -> BoundGraph:  # type: ignore[override]
         text, tensors, ints, floats = self.captured
         return bind(text, tensors, ints, float_tensor(floats))
 
     @functools.cached_property
-    def _blocks(self) -> Blocks:  # type: ignore[override]
+    def _blocks(self) -> MaskBlocks:  # type: ignore[override]
         if self._is_fake():
             raise FakeBlockMaskError
+        assert self.table is not None
         graph = self._bound.graph
-        # every load was in range when the kinds were found
-        values = replace(self._spec.values(self._bound, self._device), unproved=frozenset())
-        return Blocks(graph, values, self._space, self.block_size, self.kinds)
+        # every load was in range when the table was made
+        values = Values.of(self._bound, self._spec.known_sizes, device=self._device)
+        blocks = MaskBlocks(graph, values, self._spec.space(graph), self.block_size)
+        return with_table(blocks, self.table)
+
+    @functools.cached_property
+    def _snapshot(self) -> Snapshot:  # type: ignore[override]
+        return Snapshot.for_good(TextMod(self._bound, self.captured.text, "mask"), self._bound)
 
     @property
     def device(self) -> torch.device:

@@ -141,9 +141,11 @@ class _Axis:
             (self._first(x, d), True) if w or d is not None else (x, False)
             for x, d, w in zip(a.tensors, tensor_dims, flags, strict=True)
         ]
-        kinds = a.kinds
+        kinds, made_for = a.kinds, list(a.made_for)
         if kinds is not None and kinds.shape[1] > 1:  # a mask that reads h
             kinds = kinds.repeat(1, self.size, 1, 1)
+        if made_for and made_for[1] > 1:
+            made_for[1] *= self.size
         parts = _Parts(list(a.ints), tensors)
         score = parts.rewrite(a.score, heads, kv_heads)
         mask = parts.rewrite(a.mask, heads, kv_heads)
@@ -153,6 +155,7 @@ class _Axis:
             value=v,
             sink=self.fold(a.sink, dims.sink, 0),
             kinds=kinds,
+            made_for=made_for,
             tensors=parts.found_tensors,
             ints=parts.found_ints,
             score=score,
@@ -203,8 +206,7 @@ def _rewritten(graph: Graph, mapped: tuple[bool, ...]) -> tuple[Graph, tuple[str
 
     Floats are read in the same order as before: nothing is simplified.
     """
-    taken = {b.name for b in graph.buffers} | {s.name for s in graph.scalars}
-    names = _unused("heads", taken), _unused("kv_heads", taken)
+    names = ir.unused_name("heads", graph), ir.unused_name("kv_heads", graph)
     heads, kv_heads = (ir.scalar(Scalar(name, I32)) for name in names)
     head = ir.input_("h")
     element = apply("floordiv", head, heads)
@@ -228,9 +230,3 @@ def _rewritten(graph: Graph, mapped: tuple[bool, ...]) -> tuple[Graph, tuple[str
         return ir.with_args(node, args)
 
     return ir.make_graph(graph.kind, ir.substitute(graph.root, replace)), names
-
-
-def _unused(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name

@@ -20,27 +20,24 @@ from typing import Any, Final
 
 import torch
 
-from flexfa4.block_mask import block_mask_of, found_kinds, tensor_identity
+from flexfa4.block_mask import found_blocks
 from flexfa4.checks import check_captured, check_tensors
 from flexfa4.counters import count
 from flexfa4.errors import BlockMaskLengthsError, OutOfRangeError, SecondDerivativeError
 from flexfa4.frontend.binding import BoundGraph
-from flexfa4.frontend.blocks import (
-    MIN_TABLE,
-    Blocks,
-    MaskSize,
-    block_count,
-    kinds_of_table,
-    kinds_table,
-)
 from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import F32, Buffer
 from flexfa4.frontend.layout import empty_output
+from flexfa4.frontend.masks.grid import block_count
+from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.kernels.cpu.function import Request, Results, attend, gradients
 from flexfa4.kernels.cpu.gradient_batches import for_each
 from flexfa4.lru import LruCache
-from flexfa4.mask_spec import GivenSizes, Spec, reads
+from flexfa4.mask_cache import block_mask_of
+from flexfa4.mask_registry import known
+from flexfa4.mask_snapshot import number_key, tensor_identity
+from flexfa4.mask_spec import BLOCK_SIZE, GivenSizes, Spec, reads
 from flexfa4.out_of_range import explained
 from flexfa4.torch_op import folding
 from flexfa4.torch_op.arguments import (
@@ -52,6 +49,7 @@ from flexfa4.torch_op.arguments import (
     decode,
     graph_of,
 )
+from flexfa4.torch_op.tables import MIN_TABLE, table_of, with_table
 
 __all__ = ["attention", "attention_backward", "block_kinds"]
 
@@ -105,49 +103,57 @@ attention.register_vmap(functools.partial(folding.attention, run=attention))
 
 # ---- masks ---------------------------------------------------------------------------------------
 
-# Masks whose blocks came with the call; an entry holds the tensors that its key identifies, so that
+# Masks whose table came with the call; an entry holds the tensors that its key identifies, so that
 # their ids stay taken.
-_CACHE: Final[LruCache[tuple[Blocks, Any]]] = LruCache(32)
+_CACHE: Final[LruCache[tuple[MaskBlocks, Any]]] = LruCache(32)
 
 
-def _blocks(a: Arguments, mask: BoundGraph) -> Blocks:
-    q, sizes = a.query, _sizes(a)
-    if a.kinds is None:
+def _blocks(a: Arguments, mask: BoundGraph) -> MaskBlocks:
+    device, sizes = a.query.device, _sizes(a)
+    if a.made_for:
+        spec = _spec(a.made_for, a.block_size)
+        _check_lengths(spec.sizes, sizes)
+        if a.kinds is not None:
+            return _of_table(a.kinds, mask, spec, device)
+        found = known(mask, spec)
+        if found is not None:
+            return found.on(device)
+    else:
         given = GivenSizes(sizes.batch, sizes.heads, sizes.q_len, sizes.kv_len, sizes.kv_heads)
-        return block_mask_of(a.mask, mask, given, q.device).blocks_on(q.device)
-    held = (a.kinds, *mask.tensors)
+        spec = Spec(given, BLOCK_SIZE)
+    return block_mask_of(a.mask, mask, spec, device).blocks_on(device)
+
+
+def _of_table(
+    table: torch.Tensor, mask: BoundGraph, spec: Spec, device: torch.device
+) -> MaskBlocks:
+    held = (table, *mask.tensors)
     identities = tuple([tensor_identity(t) for t in held])
-    key = (mask.graph, repr(mask.scalars), identities, tuple(a.block_size), sizes, q.device)
+    key = (mask.graph, tuple(map(number_key, mask.scalars)), identities, spec, device)
     found = _CACHE.get(key)
     if found is not None:
         return found[0]
-    values = Values.of(mask, sizes, device=q.device)
-    size = MaskSize(a.kinds.shape[0], a.kinds.shape[1], sizes.q_len, sizes.kv_len)
-    block_q, block_kv = a.block_size
-    _check_table(a, size)
-    kinds = kinds_of_table(a.kinds, size, (block_q, block_kv))
-    blocks = Blocks(mask.graph, values, size, (block_q, block_kv), kinds)
+    # every load was in range when the table was made
+    values = Values.of(mask, spec.known_sizes, device=device)
+    space = spec.space(mask.graph)
+    blocks = with_table(MaskBlocks(mask.graph, values, space, spec.block_size), table)
     if None not in identities:
         _CACHE.put(key, (blocks, held))
     return blocks
 
 
-def _check_table(a: Arguments, size: MaskSize) -> None:
-    """Refuse a table for other lengths: who recorded the call may not have checked them again.
+def _check_lengths(made: GivenSizes, sizes: Sizes) -> None:
+    """Refuse a block mask for other lengths: who recorded the call may not have checked them again.
 
     Raises:
-        BlockMaskLengthsError: there are other numbers of blocks.
+        BlockMaskLengthsError: they differ.
     """
-    lengths = (size.q_len, size.kv_len)
-    made = tuple(a.kinds.shape[2:])
-    wanted = tuple(map(block_count, lengths, a.block_size))
-    if made not in (wanted, tuple([max(MIN_TABLE, n) for n in wanted])):
-        shown = [f"{n} blocks of {b}" for n, b in zip(made, a.block_size, strict=True)]
+    if (made.q_len, made.kv_len) != (sizes.q_len, sizes.kv_len):
         raise BlockMaskLengthsError(
-            made_q_len=shown[0],
-            made_kv_len=shown[1],
-            q_len=lengths[0],
-            kv_len=lengths[1],
+            made_q_len=made.q_len,
+            made_kv_len=made.kv_len,
+            q_len=sizes.q_len,
+            kv_len=sizes.kv_len,
             rewrite="attention(query, key, value, block_mask=mask) with the mask function itself",
         )
 
@@ -162,7 +168,7 @@ def _block_kinds(
     device: torch.device,
 ) -> torch.Tensor:
     spec = _spec(sizes, block_size)
-    return kinds_table(found_kinds(bind(mask, tensors, ints, floats), spec, device))
+    return table_of(found_blocks(bind(mask, tensors, ints, floats), spec, device))
 
 
 def _block_kinds_shape(
@@ -265,7 +271,9 @@ def _differentiate(
     a: Arguments = ctx.rest.combine(tensors)
     results = (grad_out, grad_lse, out, lse)
     grads = differentiate(attention_backward, results, a, Arguments(*ctx.needs_input_grad))
-    return tuple(grads._replace(ints=None if a.ints else []))  # torch takes [] for tensors
+    # torch takes an empty list of numbers for one of tensors, and wants no None for it
+    empty: dict[str, list[int]] = {n: [] for n in ("ints", "made_for") if not getattr(a, n)}
+    return tuple(grads._replace(**empty))
 
 
 def differentiate(

@@ -15,7 +15,6 @@ from flexfa4.variants.packing import (
     entry,
     is_packed,
     require_offsets,
-    start_of,
     to_offsets,
 )
 from flexfa4.variants.parameters import given
@@ -51,7 +50,7 @@ class PackedDocuments(MaskMod):
         if self.offsets is not None:
             require_offsets("PackedDocuments.offsets", self.offsets)
             object.__setattr__(self, "_numbers", document_of(self.offsets))
-            object.__setattr__(self, "_starts", start_of(self.offsets))
+            object.__setattr__(self, "_starts", self.offsets.long())
 
     @classmethod
     def from_lengths(
@@ -83,8 +82,9 @@ class PackedDocuments(MaskMod):
             for table in (self._numbers, self._starts)
         )
         same = (entry(numbers, q_idx) == entry(numbers, kv_idx)) & is_packed(numbers, kv_idx)
-        # each its own start, so that `inner` reads its tensors at positions of documents only
-        q_local, kv_local = (at - entry(starts, at) for at in (q_idx, kv_idx))
+        # Each its own start, so that `inner` reads its tensors at positions of documents only; and
+        # through the number, by which analysis sees that within a document the start is the same.
+        q_local, kv_local = (at - starts[entry(numbers, at)] for at in (q_idx, kv_idx))
         return same & self._inner(b, h, q_local, kv_local)
 
 

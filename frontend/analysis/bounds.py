@@ -1,12 +1,13 @@
 """Bounds of a whole graph: what values its root can take, and whether its loads stay in range.
 
-`bound` walks a graph once with the interval rules of the ops table; what is known about the leaves
-comes from the caller.  `Domain` holds what one call knows (sizes, captured numbers, shapes), and
-`prove_loads` uses it to find the loads that need no check at run time.
+`bound` walks a graph once with the interval rules of the ops table, for one box or for many; what
+is known about leaves and loads comes from the caller.  `Domain` holds what one call knows (sizes,
+captured numbers, shapes), and `prove_loads` uses it to find the loads that need no check at run
+time.
 
-Each operand is bounded by itself: ``q - q`` is not known to be 0, and a load that is guarded by a
-condition (``where(q >= 1, t[q - 1], 0)``) is not proved.  `rules` takes care of the first; the
-second costs a check at run time.
+Each operand is bounded by itself: ``q - q`` is not known to be 0 (though ``q * q`` is known to be a
+square), and a load that is guarded by a condition (``where(q >= 1, t[q - 1], 0)``) is not proved.
+`rules` takes care of the first; the second costs a check at run time.
 """
 
 from __future__ import annotations
@@ -16,21 +17,43 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import torch
+
+from flexfa4.frontend.analysis.ends import (
+    I64_HI,
+    I64_LO,
+    End,
+    as_bool,
+    as_float,
+    by_kind,
+    choose,
+)
 from flexfa4.frontend.analysis.intervals import (
     ANY_BOOL,
     ANY_F32,
     ANY_I32,
-    FALSE,
-    TRUE,
     Interval,
     point,
+    square,
 )
 from flexfa4.frontend.binding import BoundGraph
-from flexfa4.frontend.ir import BOOL, F32, I32, Buffer, DType, Graph, Node, Scalar, topological
+from flexfa4.frontend.ir import (
+    BOOL,
+    F32,
+    I32,
+    Buffer,
+    DType,
+    Graph,
+    Node,
+    Scalar,
+    size,
+    topological,
+)
 from flexfa4.frontend.ops import OPS
 from flexfa4.frontend.sizes import Sizes
 
 Leaf = Callable[[Node], "Interval | None"]
+Load = Callable[[Node, "list[Interval]"], "Interval | None"]
 
 ANY: dict[DType, Interval] = {F32: ANY_F32, I32: ANY_I32, BOOL: ANY_BOOL}
 _LEAVES = frozenset({"input", "symbol", "scalar", "load", "size"})
@@ -40,49 +63,87 @@ def unknown(_: Node) -> None:
     """Know nothing about any leaf."""
 
 
-def bound(root: Node, leaf: Leaf = unknown) -> Interval:
+def bound(root: Node, leaf: Leaf = unknown, load: Load | None = None) -> Interval:
     """Return an interval that holds every value of `root` (of every element, for a vector).
 
     Args:
         root: the node to bound.
         leaf: what is known about an input, symbol, scalar, size or load; None for nothing.  Ends of
-            any number type are accepted: they are made fit for the node's dtype.
+            any number type are accepted: they are made fit for the node's dtype.  Ends that are
+            tensors, one number for each of many boxes, give a result for each box.
+        load: what is known about a load from the intervals of its indices, in place of `leaf`.
+
+    Intervals of operands are dropped after their last use, so many boxes take little memory.
     """
-    return bounds(root, leaf)[root]
+    order = list(topological(root))
+    last = {arg: node for node in order for arg in node.args}
+    found: dict[Node, Interval] = {}
+    for node in order:
+        found[node] = _bound(node, found, leaf, load)
+        for arg in node.args:
+            if last[arg] is node:
+                found.pop(arg, None)
+    return found[root]
 
 
-def bounds(root: Node, leaf: Leaf = unknown) -> dict[Node, Interval]:
+def bounds(root: Node, leaf: Leaf = unknown, load: Load | None = None) -> dict[Node, Interval]:
     """Return the interval of every node below `root`, see `bound`."""
     found: dict[Node, Interval] = {}
     for node in topological(root):
-        op = node.op
-        if op in _LEAVES:
-            known = leaf(node)
-            found[node] = ANY[node.dtype] if known is None else _typed(known, node.dtype)
-        elif op == "const":
-            found[node] = point(node.attr)
-        elif op == "iota":
-            found[node] = Interval(0, max(node.attr - 1, 0))
-        else:
-            row = OPS[op]
-            if row.reduces:
-                found[node] = row.interval(found[node.args[0]], node.args[0].length)
-            else:
-                found[node] = row.interval(*[found[a] for a in node.args])
+        found[node] = _bound(node, found, leaf, load)
     return found
 
 
+def _bound(node: Node, found: Mapping[Node, Interval], leaf: Leaf, load: Load | None) -> Interval:
+    """Return the interval of a node from those of its operands."""
+    op, args = node.op, node.args
+    if op in _LEAVES:
+        if op == "load" and load is not None:
+            known = load(node, [found[a] for a in args])
+        else:
+            known = leaf(node)
+        return ANY[node.dtype] if known is None else _typed(known, node.dtype)
+    if op == "const":
+        return point(node.attr)
+    if op == "iota":
+        return Interval(0, max(node.attr - 1, 0))
+    if op == "search":
+        known = leaf(size(node.attr.buffer, node.attr.axis))
+        return Interval(0, ANY_I32.hi if known is None else known.hi)
+    row = OPS[op]
+    if row.reduces:
+        return row.interval(found[args[0]], args[0].length)
+    if op == "mul" and args[0] is args[1]:
+        return square(found[args[0]])
+    return row.interval(*[found[a] for a in args])
+
+
 def _typed(a: Interval, dtype: DType) -> Interval:
-    """Return `a` with ends of the dtype's Python type, which the rules tell dtypes by."""
+    """Return `a` with ends of the dtype's type, which the rules tell dtypes by."""
     if dtype is BOOL:
-        return TRUE if a.lo else ANY_BOOL if a.hi else FALSE
+        return Interval(as_bool(a.lo), as_bool(a.hi))
     if dtype is F32:
-        return Interval(float(a.lo), float(a.hi), a.nan)
+        return Interval(as_float(a.lo), as_float(a.hi), a.nan)
     if type(a.lo) is int and type(a.hi) is int:
         return a
-    lo = ANY_I32.lo if a.lo == -math.inf else math.floor(a.lo)
-    hi = ANY_I32.hi if a.hi == math.inf else math.ceil(a.hi)
-    return Interval(lo, hi)
+    return Interval(_FLOORED(a.lo), _CEILED(a.hi))
+
+
+def _to_whole(step: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], End]:
+    def whole(x: torch.Tensor) -> End:
+        if not x.is_floating_point():
+            return x.long()
+        stepped = step(x.double())
+        # 2^63 - 1024 is the greatest float64 inside 64 bits
+        inside = stepped.clamp(-(2.0**63), 2.0**63 - 1024).long()
+        return choose(stepped >= 2.0**63, I64_HI, inside)
+
+    return whole
+
+
+# where a float is outside 64 bits, all that is known is that the integer is inside
+_FLOORED = by_kind(lambda x: I64_LO if x < I64_LO else math.floor(x), _to_whole(torch.floor))
+_CEILED = by_kind(lambda x: I64_HI if x > I64_HI else math.ceil(x), _to_whole(torch.ceil))
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,38 @@ position is not invariant, whatever it holds.
 
 from __future__ import annotations
 
+from typing import Final
+
 from flexfa4.frontend.ir import I32, Node, topological
 
 
 def shift_invariant(root: Node) -> bool:
-    """Return whether `root` is proved to keep its value when q and kv both grow by one."""
+    """Return whether `root` is proved to keep its value when q and kv both grow by one.
+
+    Provided that 64 bits hold all positions that it compares; see `shift_premises`.
+    """
+    return shift_premises(root) is not None
+
+
+def shift_premises(root: Node) -> tuple[Node, ...] | None:
+    """Return what must stay clear of the ends of 64 bits for `root` to be shift invariant.
+
+    Sums that wrap around still grow by one modulo 2^64; but which of two is larger may change.
+
+    Returns:
+        The integers that grow along the diagonal and are compared by order; None where `root` is
+        not shift invariant.
+    """
     steps: dict[Node, int | None] = {}
     for node in topological(root):
         steps[node] = _step(node, steps)
-    return steps[root] == 0
+    if steps[root] != 0:
+        return None
+    compared = (a for node in steps if node.op in _ORDERS for a in node.args if steps[a])
+    return tuple(dict.fromkeys(compared))
+
+
+_ORDERS: Final = frozenset({"lt", "le", "gt", "ge"})
 
 
 def _step(node: Node, steps: dict[Node, int | None]) -> int | None:
@@ -38,7 +61,7 @@ def _step(node: Node, steps: dict[Node, int | None]) -> int | None:
         return first - other
     if node.op == "neg":
         return -first
-    if node.op in ("lt", "le", "gt", "ge", "eq", "ne"):
+    if node.op in _ORDERS or node.op in ("eq", "ne"):
         return 0 if first == other else None
     if node.op == "mul":
         a, b = node.args

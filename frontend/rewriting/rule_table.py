@@ -120,6 +120,10 @@ EXTREMES: Final = (
     Rule(op("max", op("max", n, m), n), op("max", n, m)),  # max(max(n, m), n) = max(n, m)
     Rule(op("min", i, op("max", i, j)), i),  # min(i, max(i, j)) = i
     Rule(op("max", i, op("min", i, j)), i),  # max(i, min(i, j)) = i
+    *(Rule(op("where", op(less, i, j), i, j), op("min", i, j)) for less in ("lt", "le")),
+    *(Rule(op("where", op(less, i, j), j, i), op("max", i, j)) for less in ("lt", "le")),
+    *(Rule(op("where", op(more, i, j), i, j), op("max", i, j)) for more in ("gt", "ge")),
+    *(Rule(op("where", op(more, i, j), j, i), op("min", i, j)) for more in ("gt", "ge")),
 )
 
 LOGIC: Final = (

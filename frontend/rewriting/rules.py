@@ -67,7 +67,7 @@ def _step(node: Node, args: tuple[Node, ...]) -> Node:
         return with_args(node, args)
     if not args:
         return _known_size(node) if node.op == "size" else node
-    if node.op == "load":
+    if node.op in ("load", "search"):
         return node
     if all(a.op == "const" for a in args):
         return fold(node)

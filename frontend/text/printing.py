@@ -255,6 +255,28 @@ def _bracketed(start: str, args: list[_Piece], end: str) -> _Piece:
     return _Piece(start + inside + end, nesting=1 + max(a.nesting for a in args))
 
 
+_SEARCHES: Final[dict[str, tuple[str, str]]] = {
+    "first": ("first", "=="),
+    "end": ("end", "=="),
+    "below": ("count", "<"),
+    "through": ("count", "<="),
+}
+
+
+def _print_search(node: Node, args: list[_Piece]) -> _Piece:
+    """Print a search for people; it has no text that reads back, since no mod has one."""
+    where, (*indices, value) = node.attr, args
+    indices.insert(where.axis, _Piece(":"))
+    table = _bracketed(quote(where.buffer.name) + "[", indices, "]")
+    function, relation = _SEARCHES[where.side]
+    value = value.within(TIGHTEST_BITWISE + 1)
+    return _bracketed(
+        f"{function}(",
+        [_Piece(f"{table.text} {relation} {value.text}", nesting=value.nesting)],
+        ")",
+    )
+
+
 _FORMS: Final[dict[type, Callable[[Node, Any, list[_Piece]], _Piece]]] = {
     Infix: _print_infix,
     Prefix: _print_prefix,
@@ -269,4 +291,5 @@ _LEAVES: Final[dict[str, Callable[[Node, list[_Piece]], _Piece]]] = {
     "load": _print_load,
     "size": lambda node, args: _Piece(f"size({quote(node.attr[0].name)}, {node.attr[1]})"),
     "iota": lambda node, args: _Piece(f"iota({node.attr})"),
+    "search": _print_search,
 }

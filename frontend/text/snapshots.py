@@ -18,7 +18,7 @@ from flexfa4.errors import DamagedPickleError, PickleFormatError, describe
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.text.printing import bind_values, parse_graph, to_text
 
-# Raised when the meaning of a key changes; a state of another number is refused.
+# Of the state of a mod; raised when the meaning of a key changes, another number is refused.
 FORMAT: Final = 1
 
 
@@ -48,7 +48,7 @@ def restored(state: Any) -> BoundGraph:
 
 
 @contextmanager
-def reading(what: str, state: Any) -> Iterator[None]:
+def reading(what: str, state: Any, format: int = FORMAT) -> Iterator[None]:
     """Read the state of a pickled `what`: refuse another format, and whatever fails inside.
 
     Raises:
@@ -60,8 +60,8 @@ def reading(what: str, state: Any) -> Iterator[None]:
         raise DamagedPickleError(what=what, problem="its format is not given")
     if not isinstance(found, (int, str)):
         raise DamagedPickleError(what=what, problem=f"its format is {describe(found)}")
-    if found != FORMAT:
-        raise PickleFormatError(what=what, found_format=repr(found), format=FORMAT)
+    if found != format:
+        raise PickleFormatError(what=what, found_format=repr(found), format=format)
     try:
         yield
     except (DamagedPickleError, PickleFormatError):

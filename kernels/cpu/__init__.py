@@ -7,7 +7,7 @@ Stages, in the order in which a call passes through them::
     lowering    functions computed otherwise than torch does
     plan        graphs -> compiled programs and the choices that follow from them; cached
     proofs      what is proved about a call, so that it may take a shorter way
-    schedule    block kinds -> tiles of queries and runs of keys
+    schedule    runs of blocks -> tiles of queries and runs of keys
     scores      one tile's biased, masked scores
     forward     tiles -> out, lse
     backward    tiles -> gradients of q, k, v and sink; captures_grad has those of captured tensors

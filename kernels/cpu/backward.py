@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from flexfa4.frontend.evaluate import Lanes
 from flexfa4.frontend.ir import Buffer
+from flexfa4.frontend.lanes import Lanes
 from flexfa4.kernels.cpu import scores as tiles
 from flexfa4.kernels.cpu.captures_grad import Rectangle, add_captured
 from flexfa4.kernels.cpu.schedule import Chunk, scratch_size

@@ -17,8 +17,9 @@ from typing import Any
 import torch
 
 from flexfa4.frontend.contraction import sum_of_products
-from flexfa4.frontend.evaluate import VECTOR_AXIS, Lanes, Values, is_whole_axis, plain_axes
+from flexfa4.frontend.evaluate import VECTOR_AXIS, Values, is_whole_axis, plain_axes
 from flexfa4.frontend.ir import Buffer, Node
+from flexfa4.frontend.lanes import Lanes
 from flexfa4.kernels.cpu import scores as tiles
 from flexfa4.kernels.cpu.plan import LoadGradient
 from flexfa4.kernels.cpu.products import load_axes

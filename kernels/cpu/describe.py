@@ -133,14 +133,8 @@ def _bias_label(form: ScoreForm) -> str:
 
 def describe_mask(graph: Graph) -> list[Row]:
     """Return rows about a mask."""
-    rows = [
-        (
-            "blocks",
-            "found by evaluating the mask block row by block row; full blocks do no mask work",
-        )
-    ]
-    if "h" in graph.root.depends:
-        rows.append(("heads", "one at a time: the mask reads h, so their blocks may differ"))
-    if "b" in graph.root.depends:
-        rows.append(("batches", "one at a time: the mask reads b, so their blocks may differ"))
+    rows = [("blocks", "empty ones are skipped; only partial ones do mask work")]
+    for name, what in (("b", "batches"), ("h", "heads")):
+        if name in graph.root.depends:
+            rows.append((what, "those for which the mask is the same are worked on together"))
     return rows

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from flexfa4.frontend.evaluate import Lanes
+from flexfa4.frontend.lanes import Lanes
 from flexfa4.frontend.layout import empty_output
 from flexfa4.kernels.cpu import scores as tiles
 from flexfa4.kernels.cpu.lowering import Core

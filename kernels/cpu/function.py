@@ -12,9 +12,9 @@ import torch
 from flexfa4.errors import SecondDerivativeError
 from flexfa4.frontend.analysis.bounds import Premises, premises, unproved_loads
 from flexfa4.frontend.binding import BoundGraph
-from flexfa4.frontend.blocks import Blocks
 from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import Buffer
+from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.pool import LARGE, Pool
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.kernels.cpu.backward import Saved, backward
@@ -80,7 +80,7 @@ class Request:
     """
 
     score: BoundGraph | None
-    blocks: Blocks | None
+    blocks: MaskBlocks | None
     scale: float
     needs_grad: frozenset[Buffer]
     return_lse: bool

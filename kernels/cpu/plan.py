@@ -10,7 +10,6 @@ import functools
 from dataclasses import dataclass
 
 from flexfa4.counters import count
-from flexfa4.frontend.analysis.shifts import shift_invariant
 from flexfa4.frontend.derivative import derivatives
 from flexfa4.frontend.evaluate import Program
 from flexfa4.frontend.ir import Buffer, Graph, Node, input_, make_graph
@@ -83,7 +82,6 @@ class CpuPlan:
         fast_core: gives ``outer * core(inner * score)`` in the forward pass, where it may be used.
         bias: gives the bias, or its two factors.
         mask: gives the mask.
-        mask_follows_diagonal: the mask is shift invariant.
         backward: gives core, d core / d score and what the terms of `loads` name; None where all of
             that is one.
         loads: the captured elements that need gradients.
@@ -97,7 +95,6 @@ class CpuPlan:
     fast_core: Core | None
     bias: Program | None
     mask: Program | None
-    mask_follows_diagonal: bool
     backward: Program | None
     loads: tuple[LoadGradient, ...]
     shared_vector: int
@@ -148,7 +145,6 @@ def plan_for(
         fast_core=None if form.core is None else CORES.get(form.core),
         bias=_program(*bias),
         mask=None if mask is None else Program((mask.root,), lowerings=LOWERINGS),
-        mask_follows_diagonal=mask is not None and shift_invariant(mask.root),
         backward=_program(*roots, owns_score=True),
         loads=loads,
         shared_vector=shared,

@@ -22,8 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from flexfa4.frontend.evaluate import AXES, VECTOR_AXIS, operands
+from flexfa4.frontend.evaluate import VECTOR_AXIS, operands
 from flexfa4.frontend.ir import F32, Node, const, substitute, topological, with_args
+from flexfa4.frontend.lanes import AXES
 from flexfa4.frontend.ops import apply
 
 _ZERO, _ONE, _MINUS_ONE = const(0.0, F32), const(1.0, F32), const(-1.0, F32)

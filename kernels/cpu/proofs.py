@@ -13,7 +13,7 @@ from typing import Final
 import torch
 
 from flexfa4.frontend.analysis.bounds import Premises, bound, unproved_loads
-from flexfa4.frontend.analysis.intervals import Interval
+from flexfa4.frontend.analysis.intervals import Interval, abs_
 from flexfa4.frontend.ir import Node, topological
 from flexfa4.kernels.cpu.plan import CpuPlan, plan_for
 from flexfa4.primitives.online_softmax import BOUNDED_SCORE, LN2
@@ -88,5 +88,5 @@ def _magnitude(given: Premises, node: Node, largest: float) -> float:
         is_score = node.op == "input" and node.attr == "score"
         return score if is_score else domain.leaf(node)
 
-    found = bound(node, leaf)
-    return max(abs(found.lo), abs(found.hi))
+    found = abs_(bound(node, leaf))
+    return float(found.hi)

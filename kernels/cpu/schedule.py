@@ -1,23 +1,26 @@
-"""Sizes and block kinds -> chunks of heads, tiles of queries and runs of keys.
+"""Sizes and runs of blocks -> chunks of heads, tiles of queries and runs of keys.
 
-A chunk is what is worked on at once: a range of batches and heads whose block structure is the
-same, sized so that its tile of scores stays in the caches.  Grouped heads (GQA) of one key head are
-packed into the rows of one matrix product.  The height of a query tile is chosen by cost: tall
-tiles need fewer and larger products, short ones waste less beside a narrow band.
+A chunk is what is worked on at once: a range of batches and heads that share one mask (a class, as
+mask analysis calls it), sized so that its tile of scores stays in the caches.  Grouped heads (GQA)
+of one key head are packed into the rows of one matrix product.  The height of a query tile is
+chosen by cost: tall tiles need fewer and larger products, short ones waste less beside a narrow
+band.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import torch
 
-from flexfa4.frontend.blocks import Blocks
+from flexfa4.frontend.masks.runs import BlockRuns
+from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.sizes import Sizes
-from flexfa4.primitives.block_runs import QueryTile, dense_tiles, merge_rows, query_tiles
+from flexfa4.primitives.block_runs import QueryTile, dense_tiles, query_tiles
 
 # Scores held at once: 1M of fp32 are 4 MB. Measured on 2 cores with 1 MB of L2 each (S = 8192, 8
 # heads, D = 64): 256 x 512 x 8 heads was fastest; half and double of it cost 2 to 6 % more.
@@ -70,6 +73,8 @@ class Problem(NamedTuple):
 class Chunk:
     """Batches ``b`` and query heads ``h`` worked on at once, their key heads, and their tiles.
 
+    All of them have the same mask.
+
     Attributes:
         largest: scores in the largest rectangle of one head.
     """
@@ -100,7 +105,8 @@ def dense_schedule(problem: Problem) -> tuple[Chunk, ...]:
         return ()
     tiles = tuple(dense_tiles((problem.sizes.q_len, problem.sizes.kv_len), tile))
     largest = _largest(tiles)
-    return _chunks(problem, 1, 1, tile, lambda b, h: (tiles, largest))
+    classes = ((0,) * problem.sizes.heads,) * problem.sizes.batch
+    return tuple(_chunks(problem, classes, tile, lambda _: (tiles, largest)))
 
 
 def _largest_tile(problem: Problem) -> tuple[int, int]:
@@ -118,7 +124,7 @@ class _Schedules(dict[Problem, "tuple[Chunk, ...]"]):
     """The schedules of one mask."""
 
 
-def mask_schedule(problem: Problem, blocks: Blocks) -> tuple[Chunk, ...]:
+def mask_schedule(problem: Problem, blocks: MaskBlocks) -> tuple[Chunk, ...]:
     """Return the schedule of a mask; kept with the mask."""
     schedules = blocks.cache(_Schedules)
     if problem not in schedules:
@@ -126,74 +132,110 @@ def mask_schedule(problem: Problem, blocks: Blocks) -> tuple[Chunk, ...]:
     return schedules[problem]
 
 
-def _mask_schedule(problem: Problem, blocks: Blocks) -> tuple[Chunk, ...]:
-    kinds = blocks.kinds
-    if not kinds.numel():
+def _mask_schedule(problem: Problem, blocks: MaskBlocks) -> tuple[Chunk, ...]:
+    runs, sizes = blocks.runs, problem.sizes
+    if not (runs.classes and runs.lines and runs.width):
         return ()
-    batches, heads = kinds.shape[:2]
-    tile = _choose_tile(problem, blocks)
-    lengths = (problem.sizes.q_len, problem.sizes.kv_len)
+    of = blocks.classes.of
+    tile, merged = _choose_tile(problem, blocks.block_size, runs, of)
+    block = (tile[0], blocks.block_size[1])
+    lengths = (sizes.q_len, sizes.kv_len)
 
     @functools.cache
-    def tiles(b: int, h: int) -> tuple[tuple[QueryTile, ...], int]:
-        found = tuple(query_tiles(kinds[b, h], blocks.block_size, lengths, tile))
+    def tiles(class_: int) -> tuple[tuple[QueryTile, ...], int]:
+        found = tuple(query_tiles(merged.every_line(class_), block, lengths, tile[1]))
         return found, _largest(found)
 
-    return _chunks(problem, batches, heads, tile, tiles)
+    classes = [tuple(heads) for heads in of.expand(sizes.batch, sizes.heads).tolist()]
+    return tuple(_chunks(problem, classes, tile, tiles))
 
 
-def _choose_tile(problem: Problem, blocks: Blocks) -> tuple[int, int]:
-    """Return the tile height and run width of least estimated cost."""
-    block_q, block_kv = blocks.block_size
+def _choose_tile(
+    problem: Problem, block_size: tuple[int, int], runs: BlockRuns, of: torch.Tensor
+) -> tuple[tuple[int, int], BlockRuns]:
+    """Return the tile height and run width of least estimated cost, and the runs of such tiles.
+
+    Args:
+        problem: the sizes.
+        block_size: of the mask's blocks.
+        runs: their runs.
+        of: the class of each batch and head.
+    """
+    block_q, block_kv = block_size
+    sizes = problem.sizes
     most_rows, most_width = _largest_tile(problem)
     width = max(block_kv, most_width // block_kv * block_kv)
-    flat = blocks.kinds.view(-1, *blocks.kinds.shape[2:])[:8]  # a sample of heads is enough
-    best: tuple[float, int] | None = None
+    share = torch.bincount(of.flatten(), minlength=runs.classes) / of.numel()
+    best: tuple[float, int, BlockRuns] | None = None
     rows = 1
-    while rows == 1 or (rows * block_q <= most_rows and rows <= 2 * flat.shape[1]):
+    while rows == 1 or (rows * block_q <= most_rows and rows < 2 * runs.lines):
         tile_q = rows * block_q
-        filled = sum(merge_rows(k, rows).ne(0).sum(1).float() for k in flat)
-        assert isinstance(filled, torch.Tensor)
-        filled = filled / len(flat)
-        scores = float(filled.sum()) * tile_q * block_kv * problem.sizes.batch * problem.sizes.heads
+        merged = runs.coarsened(rows, 1)
+        keys = merged.counts().cpu() * block_kv
+        scores = float(share @ keys.sum(1).to(share.dtype)) * tile_q * sizes.batch * sizes.heads
         at_once = max(1, problem.scores_at_once // (tile_q * width * problem.group))
-        chunks = problem.sizes.batch * -(-problem.sizes.kv_heads // at_once)
-        runs = float((filled * block_kv / width).ceil().sum()) * chunks
-        cost = scores * _SECONDS_PER_SCORE + runs * _SECONDS_PER_RUN
+        chunks = sizes.batch * -(-sizes.kv_heads // at_once)
+        products = float(share @ (keys / width).ceil().sum(1)) * chunks
+        cost = scores * _SECONDS_PER_SCORE + products * _SECONDS_PER_RUN
         if best is None or cost < best[0]:
-            best = (cost, tile_q)
+            best = (cost, tile_q, merged)
         rows *= 2
     assert best is not None
-    return best[1], width
+    return (best[1], width), best[2]
 
 
 def _chunks(
     problem: Problem,
-    mask_batches: int,
-    mask_heads: int,
+    classes: Sequence[tuple[int, ...]],
     tile: tuple[int, int],
-    tiles: Callable[[int, int], tuple[tuple[QueryTile, ...], int]],
-) -> tuple[Chunk, ...]:
-    """Split batches and heads into chunks of one block structure each."""
-    g, sizes = problem.group, problem.sizes
+    tiles: Callable[[int], tuple[tuple[QueryTile, ...], int]],
+) -> Iterator[Chunk]:
+    """Split batches and heads into chunks of one class each.
+
+    Args:
+        problem: the sizes.
+        classes: for each batch the class of each query head.
+        tile: queries and keys of the largest tile.
+        tiles: from a class to its tiles and their largest rectangle.
+    """
+    sizes = problem.sizes
     scores = min(tile[0], sizes.q_len) * min(tile[1], sizes.kv_len)
-    if mask_heads > 1:  # heads differ in structure: each query head alone
-        head_spans = [((h, h + 1), (h // g, h // g + 1)) for h in range(sizes.heads)]
-    else:
-        step = min(sizes.kv_heads, max(1, problem.scores_at_once // (scores * g)))
-        starts = range(0, sizes.kv_heads, step)
-        kv_spans = [(k, min(k + step, sizes.kv_heads)) for k in starts]
-        head_spans = [((k * g, end * g), (k, end)) for k, end in kv_spans]
-    batch_step = 1
-    if mask_batches == 1 and len(head_spans) == 1 and problem.join_batches:
-        batch_step = max(1, problem.scores_at_once // (scores * sizes.heads))
-    return tuple(
-        Chunk(
-            (b, min(b + batch_step, problem.sizes.batch)),
-            h,
-            kv_heads,
-            *tiles(min(b, mask_batches - 1), h[0] if mask_heads > 1 else 0),
-        )
-        for b in range(0, problem.sizes.batch, batch_step)
-        for h, kv_heads in head_spans
-    )
+    kv_heads = max(1, problem.scores_at_once // (scores * problem.group))
+    batches = max(1, problem.scores_at_once // (scores * sizes.heads))
+    for alike in _equal_neighbours(classes):
+        spans = list(_head_spans(classes[alike[0]], problem.group, kv_heads))
+        step = batches if len(spans) == 1 and problem.join_batches else 1
+        for b in range(*alike, step):
+            for h, class_ in spans:
+                own = (h[0] // problem.group, -(-h[1] // problem.group))
+                yield Chunk((b, min(b + step, alike[1])), h, own, *tiles(class_))
+
+
+def _head_spans(
+    classes: tuple[int, ...], group: int, kv_heads: int
+) -> Iterator[tuple[tuple[int, int], int]]:
+    """Yield ranges of query heads that share a class, and the class.
+
+    A range is some whole groups, at most `kv_heads` of them, or a part of one group: its rows are
+    then packed into one matrix product either way.
+    """
+    uniform = [
+        classes[h] if len(set(classes[h : h + group])) == 1 else None
+        for h in range(0, len(classes), group)
+    ]
+    for first, end in _equal_neighbours(uniform):
+        class_ = uniform[first]
+        if class_ is not None:
+            for k in range(first, end, kv_heads):
+                yield (k * group, min(k + kv_heads, end) * group), class_
+            continue
+        for h in range(first * group, end * group, group):
+            for start, stop in _equal_neighbours(classes[h : h + group]):
+                yield (h + start, h + stop), classes[h + start]
+
+
+def _equal_neighbours(items: Sequence[object]) -> Iterator[tuple[int, int]]:
+    """Yield ranges of neighbours that are equal, as long as they can be."""
+    for _, places in itertools.groupby(range(len(items)), key=items.__getitem__):
+        found = list(places)
+        yield found[0], found[-1] + 1

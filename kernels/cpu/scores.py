@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import torch
 
-from flexfa4.frontend.blocks import Blocks, mask_tile
-from flexfa4.frontend.evaluate import Lanes, Values
+from flexfa4.frontend.evaluate import Values, mask_tile
+from flexfa4.frontend.lanes import Lanes
+from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.pool import Pool
 from flexfa4.kernels.cpu.plan import CpuPlan
 from flexfa4.kernels.cpu.schedule import Chunk
@@ -49,7 +50,7 @@ class Call:
     scale: float
     plan: CpuPlan
     values: Values
-    blocks: Blocks | None
+    blocks: MaskBlocks | None
     chunks: tuple[Chunk, ...]
     bounded: bool = False
     fast_core: bool = False
@@ -168,11 +169,12 @@ def visible_lanes(call: Call, lanes: Lanes, run: Run) -> torch.Tensor | None:
     if not call.values.unproved or not run.partial:
         return None
     assert call.blocks is not None and call.plan.mask is not None
+    class_ = _class_at(call.blocks, lanes)
     visible = torch.ones(lanes.shape, dtype=torch.bool, device=call.values.device)
     for start, stop in run.partial:
         part = Lanes(lanes.b, lanes.h, lanes.q, (start, stop))
         visible[..., start - run.start : stop - run.start] = mask_tile(
-            call.plan.mask, call.blocks.values, _mask_lanes(call.blocks, part)
+            call.plan.mask, call.blocks.values, _mask_lanes(call.blocks, class_, part)
         )
     return visible
 
@@ -222,37 +224,40 @@ class MaskTiles:
     nbytes: int = 0
 
 
-def _mask_lanes(blocks: Blocks, lanes: Lanes) -> Lanes:
-    """Return the part of a mask's index space that lies over a rectangle of scores.
+def _class_at(blocks: MaskBlocks, lanes: Lanes) -> int:
+    """Return the class of the batches and heads of a rectangle of scores, which share one mask.
 
     A mask made for one batch or one head serves all of them.
     """
-    b = lanes.b if blocks.size.b > 1 else (0, 1)
-    h = lanes.h if blocks.size.h > 1 else (0, 1)
-    return lanes if (b, h) == (lanes.b, lanes.h) else Lanes(b, h, lanes.q, lanes.kv)
+    size = blocks.size
+    if size.b == size.h == 1:
+        return 0
+    return int(blocks.classes.of[min(lanes.b[0], size.b - 1), min(lanes.h[0], size.h - 1)])
+
+
+def _mask_lanes(blocks: MaskBlocks, class_: int, lanes: Lanes) -> Lanes:
+    """Return where a mask is evaluated for a rectangle of scores: for one of its class."""
+    b, h = blocks.classes.members[class_]
+    return Lanes((b, b + 1), (h, h + 1), lanes.q, lanes.kv)
 
 
 def mask_bits(call: Call, lanes: Lanes) -> tuple[torch.Tensor, torch.Tensor]:
     """Return bit patterns ``(keep, fill)`` of a rectangle: ``scores & keep | fill`` masks it.
 
     `keep` is all ones where the mask is True and zero elsewhere; `fill` is -inf where it is False.
+    They broadcast over the batches and heads, which are of one class.
     """
     assert call.blocks is not None and call.plan.mask is not None
-    lanes = _mask_lanes(call.blocks, lanes)
     cache = call.blocks.cache(MaskTiles)
-    depends = call.blocks.graph.root.depends
+    class_ = _class_at(call.blocks, lanes)
     place: tuple[Any, ...] = (lanes.q, lanes.kv)
-    if call.plan.mask_follows_diagonal:  # one rectangle stands for all at its distance from there
+    if call.blocks.follows_diagonal:  # one rectangle stands for all at its distance from there
         place = (lanes.q[0] - lanes.kv[0], *lanes.shape[2:])
-    key = (
-        call.dtype,
-        place,
-        lanes.b if "b" in depends else None,
-        lanes.h if "h" in depends else None,
-    )
+    key = (call.dtype, class_, place)
     found = cache.tiles.get(key)
     if found is not None:
         return found
+    lanes = _mask_lanes(call.blocks, class_, lanes)
     mask = mask_tile(call.plan.mask, call.blocks.values, lanes)
     keep = mask.to(_BITS[call.dtype]).neg_()
     fill = (~keep).bitwise_and_(_MINUS_INF[call.dtype])
@@ -273,7 +278,8 @@ def mask_run(call: Call, lanes: Lanes, run: Run, scores: torch.Tensor, value: fl
     """
     bits = scores.view(_BITS[call.dtype])
     columns_masked = sum(stop - start for start, stop in run.partial)
-    whole = call.plan.mask_follows_diagonal and 2 * columns_masked >= run.stop - run.start
+    assert call.blocks is not None
+    whole = call.blocks.follows_diagonal and 2 * columns_masked >= run.stop - run.start
     for start, stop in [lanes.kv] if whole else run.partial:
         columns, part = bits, lanes
         if (start, stop) != lanes.kv:

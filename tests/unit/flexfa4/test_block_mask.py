@@ -14,9 +14,15 @@ from hypothesis import strategies as st
 
 import flexfa4
 from flexfa4 import BlockMask, create_block_mask
-from flexfa4.block_mask import _CACHE
 from flexfa4.counters import Stats, stats
-from flexfa4.errors import ArgumentError, DeviceError, MaskReadsBatchError, StaleBlockMaskError
+from flexfa4.errors import (
+    ArgumentError,
+    MaskReadsBatchError,
+    NoValuesError,
+    StaleBlockMaskError,
+)
+from flexfa4.frontend.masks.grid import FULL, PARTIAL
+from flexfa4.frontend.masks.structure import Lines
 from flexfa4.frontend.tracing.trace import TRACES_PER_CODE
 from flexfa4.variants import Document, SlidingWindow, causal
 
@@ -75,6 +81,26 @@ def check(made: BlockMask, mask: Mask) -> None:
     assert made.block_kinds().dtype is torch.int8 and torch.equal(made.block_kinds(), kinds)
     share = float((kinds > 0).double().mean()) if kinds.numel() else 0.0
     assert made.density == pytest.approx(share, rel=1e-6)
+    for by, along in (("rows", kinds), ("columns", kinds.transpose(2, 3))):
+        check_lines(made, by, along)  # type: ignore[arg-type]
+
+
+def check_lines(made: BlockMask, by: Lines, kinds: torch.Tensor) -> None:
+    """Compare what a block mask says of lines with kinds ``(batch, heads, lines, width)``."""
+    counts, lists = made.counts(by), made.lists(by)
+    assert torch.equal(counts, (kinds > 0).sum(3))
+    for priority, sign in (("lpt", -1), ("spt", 1)):
+        expected = (counts * sign).argsort(dim=2, stable=True)
+        assert torch.equal(made.order(priority, by), expected.int())  # type: ignore[arg-type]
+    for blocks, kind in ((lists.partial, PARTIAL), (lists.full, FULL)):
+        width = kinds.shape[3]
+        lengths = blocks.offsets.diff(dim=1)
+        line = torch.arange(lengths.numel()).repeat_interleave(lengths.flatten())
+        place = line * width + blocks.indices
+        assert bool((place.diff() > 0).all())  # ascending, none twice
+        table = torch.zeros(*lengths.shape, width, dtype=torch.bool)
+        table.view(-1)[place] = True
+        assert torch.equal(table[lists.classes], kinds == kind)
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -141,7 +167,6 @@ def test_a_mask_without_captures_serves_every_device_and_one_with_captures_its_o
     made = create_block_mask(causal, q_len=64, kv_len=64)
     moved = made.blocks_on(other)
     assert moved.values.device == other and moved is made.blocks_on(other)
-    assert moved.kinds is made.blocks_on(made.device).kinds
     assert made.blocks_on(made.device).values.device == made.device
     assert moved.caches is not made.blocks_on(made.device).caches
     captured = create_block_mask(MASKS["documents"], q_len=64, kv_len=64)
@@ -172,6 +197,7 @@ def test_every_count_that_is_missing_is_named_at_once() -> None:
         ({"heads": 2.0}, "heads is 2.0"),
         ({"heads": 0}, "heads is 0"),
         ({"q_len": True}, "q_len is True"),
+        ({"kv_len": 2**48 + 1}, "kv_len is 281474976710657"),
         ({"kv_len": "12"}, "kv_len is '12'"),
         ({"block_size": 8}, "block_size is 8"),
         ({"block_size": (16, 24)}, "block_size is a tuple"),
@@ -190,6 +216,99 @@ def test_an_argument_out_of_its_range_is_named(arguments: dict[str, Any], found:
 def test_sizes_may_be_numbers_of_other_libraries() -> None:
     made = create_block_mask(causal, q_len=torch.tensor(40), kv_len=torch.tensor(30))  # type: ignore[arg-type]
     check(made, MASKS["causal"])
+
+
+# ---- the same mask otherwise ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["causal", "table", "documents_by_batch", "windows_by_head"])
+@pytest.mark.parametrize("size", [16, 32, (48, 16), (32, 96), (512, 16)])
+def test_another_block_size_gives_the_blocks_of_the_same_mask(name: str, size: Any) -> None:
+    made = create_block_mask(
+        MASKS[name], batch=2, heads=HEADS, q_len=130, kv_len=257, block_size=(16, 32)
+    )
+    other = made.with_block_size(size)
+    assert other.block_size == (size if isinstance(size, tuple) else (size, size))
+    check(other, MASKS[name])
+    assert other.mask is made.mask and other.shape == made.shape
+
+
+def test_larger_blocks_are_made_of_smaller_ones_without_evaluating_the_mask() -> None:
+    made = create_block_mask(MASKS["table"], q_len=130, kv_len=257, block_size=(16, 32))
+    before = stats()
+    check(made.with_block_size((48, 128)), MASKS["table"])
+    assert (stats() - before).block_lists == 0
+    check(made.with_block_size((48, 16)), MASKS["table"])
+    assert (stats() - before).block_lists == 1
+
+
+def test_another_block_size_has_the_values_of_the_snapshot_and_is_refused_as_stale_too() -> None:
+    ids = IDS.clone()
+    mask: Mask = lambda b, h, q, kv: ids[q] == ids[kv]  # noqa: E731
+    made = create_block_mask(mask, q_len=100, kv_len=100)
+    ids.zero_()
+    other = made.with_block_size(16)
+    assert torch.equal(other.to_dense(), made.to_dense()) and not other.to_dense().all()
+    with pytest.raises(StaleBlockMaskError):
+        other.check_current()
+
+
+@pytest.mark.parametrize(
+    ("call", "found"),
+    [
+        (lambda m: m.with_block_size(100), "block_size is 100"),
+        (lambda m: m.lists("row"), "by is 'row'"),
+        (lambda m: m.counts(by="q"), "by is 'q'"),
+        (lambda m: m.order(by=0), "by is 0"),
+        (lambda m: m.order("longest"), "priority is 'longest'"),
+        (lambda m: m.to("gpu"), "device is 'gpu'"),
+    ],
+)
+def test_an_argument_of_a_method_out_of_its_range_is_named(call: Any, found: str) -> None:
+    with pytest.raises(ArgumentError, match=found):
+        call(create_block_mask(causal, q_len=8, kv_len=8))
+
+
+def test_moving_to_where_it_is_changes_nothing_and_to_meta_is_refused() -> None:
+    made = create_block_mask(MASKS["documents"], q_len=64, kv_len=64)
+    assert made.to("cpu") is made and made.to(torch.device("cpu")) is made
+    with pytest.raises(NoValuesError, match=r"block mask.*on meta"):
+        made.to("meta")
+
+
+# ---- closed forms at any length ------------------------------------------------------------------
+
+LONG = 16 << 20
+
+
+@pytest.mark.parametrize("name", ["causal", "band", "far"])
+def test_nothing_is_found_for_a_mask_in_closed_form_before_it_is_asked_for(name: str) -> None:
+    create_block_mask(MASKS[name], q_len=8, kv_len=8)
+    before = stats()
+    made = create_block_mask(MASKS[name], q_len=LONG, kv_len=LONG, block_size=256)
+    again = made.with_block_size(128)[:, :, 5 : LONG - 7]
+    for mask in (made, again):
+        assert mask.nbytes == 0 and not mask.blocks_on(mask.device).has_runs
+        assert repr(mask).endswith("in closed form)")
+    assert stats() - before == Stats(closed_forms=1)  # of the part, which is one for all parts
+    made[:, :, 3:4]
+    assert stats() - before == Stats(closed_forms=1)
+
+
+def test_the_closed_form_is_told_in_the_words_of_the_mask() -> None:
+    w = 7
+    made = create_block_mask(lambda b, h, q, kv: (kv <= q) & (q - kv < w), q_len=8, kv_len=8)
+    assert made.closed_form is not None and made.closed_form.endswith("kv <= q")
+    assert "q - w" in made.closed_form
+    assert create_block_mask(MASKS["table"], q_len=8, kv_len=8).closed_form is None
+
+
+def test_a_step_of_decoding_sees_what_its_query_sees() -> None:
+    made = create_block_mask(MASKS["band"], q_len=LONG, kv_len=LONG)
+    step = made[:, :, LONG - 1 : LONG]
+    assert step.shape == (1, 1, 1, LONG)
+    assert step.counts().tolist() == [[[1]]] and not step.blocks_on(step.device).has_runs
+    assert step.lists().partial.indices.tolist() == [LONG // 128 - 1]
 
 
 # ---- snapshots -----------------------------------------------------------------------------------
@@ -384,165 +503,3 @@ def test_the_stale_error_is_raised_in_other_processes_as_well() -> None:
     with pytest.raises(StaleBlockMaskError) as caught:
         made.check_current()
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-
-
-# ---- masks given to attention as functions -------------------------------------------------------
-
-
-def classified(tensors: list[torch.Tensor], mask: Mask) -> int:
-    """Return how often a call evaluated the mask to find its blocks; check what it computed."""
-    before = stats()
-    out = attend(tensors, mask)
-    made = (stats() - before).block_masks
-    torch.testing.assert_close(out, reference(tensors, mask))
-    return made
-
-
-def test_a_function_is_classified_once_and_again_only_when_a_capture_changes() -> None:
-    c = captures()
-    mask: Mask = lambda b, h, q, kv: (c.ids[q] == c.ids[kv]) & (q - kv < c.window)  # noqa: E731
-    tensors = inputs()
-    assert [classified(tensors, mask) for _ in range(3)] == [1, 0, 0]
-    c.window = 3
-    assert [classified(tensors, mask) for _ in range(2)] == [1, 0]
-    c.window = 5  # still known from before
-    assert classified(tensors, mask) == 0
-    c.ids[4] = 8
-    assert [classified(tensors, mask) for _ in range(2)] == [1, 0]
-    c.ids = torch.arange(40) // 11
-    assert [classified(tensors, mask) for _ in range(2)] == [1, 0]
-    c.ids.data = torch.arange(40) // 3
-    assert [classified(tensors, mask) for _ in range(2)] == [1, 0]
-
-
-def test_a_view_made_by_the_mask_is_the_same_tensor_on_each_call() -> None:
-    ids = torch.arange(120).view(3, 40) // 7
-    mask: Mask = lambda b, h, q, kv: ids[1][q] == ids[1][kv]  # noqa: E731
-    tensors = inputs()
-    assert [classified(tensors, mask) for _ in range(2)] == [1, 0]
-    ids[1, 5] = 30
-    assert [classified(tensors, mask) for _ in range(2)] == [1, 0]
-    assert classified(tensors, lambda b, h, q, kv: ids[2][q] == ids[2][kv]) == 1
-
-
-def test_nothing_is_kept_for_tensors_whose_changes_torch_does_not_count() -> None:
-    with torch.inference_mode():
-        ids = torch.arange(40) // 7
-    mask: Mask = lambda b, h, q, kv: ids[q] == ids[kv]  # noqa: E731
-    tensors = inputs()
-    assert [classified(tensors, mask) for _ in range(2)] == [1, 1]
-    with torch.inference_mode():
-        ids[5] = 9
-    assert classified(tensors, mask) == 1
-
-
-def test_a_tensor_that_the_mask_computes_is_seen_anew_on_each_call() -> None:
-    ids = torch.arange(40) // 7
-    mask: Mask = lambda b, h, q, kv: (ids % 3)[q] == (ids % 3)[kv]  # noqa: E731
-    tensors = inputs()
-    assert classified(tensors, mask) == 1
-    ids[5] = 9
-    assert classified(tensors, mask) == 1
-
-
-def test_a_mask_is_classified_again_for_other_sizes_only_if_it_can_differ() -> None:
-    mask: Mask = lambda b, h, q, kv: q - kv < 11  # noqa: E731
-    assert classified(inputs(), mask) == 1
-    assert classified(inputs(batch=3), mask) == 0
-    assert classified(inputs(heads=5), mask) == 0
-    assert classified(inputs(length=41), mask) == 1
-    by_head: Mask = lambda b, h, q, kv: q - kv < 3 + h  # noqa: E731
-    assert classified(inputs(), by_head) == 1
-    assert classified(inputs(batch=3), by_head) == 0
-    assert classified(inputs(heads=5), by_head) == 1
-
-
-@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (4, 1), (4, 4)])
-def test_a_function_may_read_the_number_of_key_heads(heads: int, kv_heads: int) -> None:
-    q = torch.randn(2, heads, 40, 16, generator=G)
-    k, v = (torch.randn(2, kv_heads, 40, 16, generator=G) for _ in range(2))
-    count: Any = flexfa4.num_kv_heads
-    found = attend([q, k, v], lambda b, h, q, kv: q - kv >= h // (flexfa4.num_heads // count))
-    k, v = (t.repeat_interleave(heads // kv_heads, 1) for t in (k, v))
-    shape = (2, heads, 40, 40)
-    seen = dense(lambda b, h, q, kv: q - kv >= h // (heads // kv_heads), shape)
-    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, seen)
-    torch.testing.assert_close(found, expected.nan_to_num(0.0))
-
-
-def test_captures_of_a_function_must_be_where_the_call_is() -> None:
-    ids = torch.arange(40, device="meta")
-    with pytest.raises(DeviceError, match=r"captured tensor `ids` is on meta, the mask on cpu"):
-        attend(inputs(), lambda b, h, q, kv: ids[q] == ids[kv])
-
-
-# ---- changes that torch does not count -----------------------------------------------------------
-
-
-@pytest.mark.parametrize("through", ["numpy", "data"])
-def test_a_change_that_torch_does_not_count_is_seen(through: str) -> None:
-    ids = torch.zeros(16, dtype=torch.int64)
-
-    def change() -> None:
-        new = torch.arange(16) // 4
-        if through == "numpy":
-            ids.numpy()[:] = new.numpy()
-        else:
-            ids.data.copy_(new)
-
-    def mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return ids[q_idx] == ids[kv_idx]
-
-    x = torch.randn(1, 1, 16, 4, generator=torch.Generator().manual_seed(0))
-    made = flexfa4.create_block_mask(mask, q_len=16, kv_len=16)
-    before = flexfa4.attention(x, x, x, block_mask=mask)
-    change()
-    after = flexfa4.attention(x, x, x, block_mask=mask)
-    assert not torch.equal(before, after)
-    fresh = flexfa4.create_block_mask(mask, q_len=16, kv_len=16)
-    assert torch.equal(after, flexfa4.attention(x, x, x, block_mask=fresh))
-    with pytest.raises(flexfa4.errors.StaleBlockMaskError):
-        flexfa4.attention(x, x, x, block_mask=made)
-
-
-def test_the_sign_of_zero_is_part_of_a_captured_number() -> None:
-    w = 0.0
-
-    def mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return torch.where(q_idx >= 0, 1.0, 1.0) / w > 0
-
-    x = torch.randn(1, 1, 4, 4)
-    made = flexfa4.create_block_mask(mask, q_len=4, kv_len=4)
-    assert flexfa4.attention(x, x, x, block_mask=mask).any()
-    w = -0.0
-    assert not flexfa4.attention(x, x, x, block_mask=mask).any()
-    with pytest.raises(flexfa4.errors.StaleBlockMaskError):
-        made.check_current()
-
-
-def test_views_that_differ_in_strides_only_do_not_share_a_mask() -> None:
-    table = torch.eye(4, dtype=torch.bool)
-    table[0, 3] = True
-
-    def of(t: torch.Tensor) -> torch.Tensor:
-        x = torch.randn(1, 1, 4, 4, generator=torch.Generator().manual_seed(0))
-        out = flexfa4.attention(x, x, x, block_mask=lambda b, h, q_idx, kv_idx: t[q_idx, kv_idx])
-        assert isinstance(out, torch.Tensor)
-        return out
-
-    assert not torch.equal(of(table.view(4, 4)), of(table.T))
-
-
-def test_the_cache_of_masks_is_bounded() -> None:
-    x = torch.randn(1, 1, 4, 4)
-    for i in range(_CACHE.size + 5):
-        ids = torch.full((4,), i)
-        flexfa4.attention(x, x, x, block_mask=lambda b, h, q, kv, ids=ids: ids[q] == ids[kv])
-    assert len(_CACHE) == _CACHE.size
-
-
-def test_a_default_device_elsewhere_does_not_matter() -> None:
-    x = torch.randn(1, 1, 64, 4)
-    expected = flexfa4.attention(x, x, x, block_mask=causal)
-    with torch.device("meta"):
-        assert torch.equal(flexfa4.attention(x, x, x, block_mask=causal), expected)

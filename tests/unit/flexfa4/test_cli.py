@@ -65,6 +65,14 @@ def test_variants_with_a_word_lists_those_that_have_it(capsys: pytest.CaptureFix
     assert max(map(len, shown.splitlines())) <= 80
 
 
+def test_explain_finds_the_blocks_of_a_mask_for_lengths(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "q >= kv and h < 4", "--q-len", "1048576", "--heads", "6"]) == 0
+    shown = capsys.readouterr().out
+    assert "heads=6, q_len=1048576, kv_len=1048576" in shown
+    assert f"empty     {4 * 33550336 + 2 * 2**26} (" in shown and f"partial   {4 * 8192} (" in shown
+    assert "classes   2, of 6 pairs" in shown
+
+
 def test_a_variant_without_data_is_explained_by_its_example(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -47,18 +47,18 @@ def test_a_block_mask_is_prepared_once(kind: str) -> None:
     q, k, v = qkv(1, 2, 40, 8)
     block_mask = KINDS[kind]()
     flex_attention(q, k, v, block_mask=block_mask)
-    before = flexfa4.stats().block_masks
+    before = flexfa4.stats().block_lists
     flex_attention(q, k, v, block_mask=block_mask)
-    assert flexfa4.stats().block_masks == before
+    assert flexfa4.stats().block_lists == before
 
 
 def test_a_part_is_prepared_once() -> None:
     q, k, v = qkv(1, 2, 40, 8)
     part = KINDS["ours"]()[:, :, :2]
     flex_attention(q[:, :, :32], k, v, block_mask=part)
-    before = flexfa4.stats().block_masks
+    before = flexfa4.stats().block_lists
     flex_attention(q[:, :, :32], k, v, block_mask=part)
-    assert flexfa4.stats().block_masks == before
+    assert flexfa4.stats().block_lists == before
 
 
 def test_a_new_attribute_of_a_torch_mask_is_seen() -> None:

@@ -108,6 +108,60 @@ def test_a_mask_of_nothing_is_one(sizes: Any, size: int) -> None:
         assert block_mask.token_mask().shape == block_mask.shape
 
 
+# ---- lists ---------------------------------------------------------------------------------------
+
+
+def is_listed(block_mask: BlockMask) -> bool:
+    return "kv_indices" in vars(block_mask)
+
+
+def test_lists_are_written_when_one_is_read_and_not_before() -> None:
+    made = create_block_mask(banded, 2, 2, 50, 60, BLOCK_SIZE=16)
+    q, k, v = qkv(50, 60)
+    flex_attention(q, k, v, block_mask=made)
+    (
+        made.sparsity(),
+        str(made),
+        repr(made),
+        made.token_mask(),
+        made.block_kinds(),
+        made.shape,
+        made._adjust(9, 9),
+    )
+    copied, part = copy.copy(made), made[:, 0, 1:]
+    assert not any(map(is_listed, (made, copied, part, part.to("cpu"))))
+    assert made.q_num_blocks is made.to_torch().q_num_blocks
+    assert is_listed(made) and not is_listed(copied)
+    for name in ("kv_num_blocks", "full_q_indices"):
+        assert torch.equal(getattr(copied, name), getattr(made, name))
+
+
+def test_a_million_tokens_take_no_lists() -> None:
+    made = create_block_mask(causal, None, None, 2**20, 2**20)
+    part = made[:, :, -1]
+    assert part.shape == (1, 1, 128, 2**20)
+    assert made.sparsity() == 100 * (1 - 8193 / 2**14) and part.sparsity() == 0.0
+    assert made.to_string((2, 2)).split("\n")[1:3] == ["░░  ", "██░░"]
+    assert not is_listed(made) and not is_listed(part)
+
+
+def test_lists_that_were_written_are_read_again_when_they_change() -> None:
+    made = create_block_mask(causal, None, None, 64, 64, BLOCK_SIZE=16)
+    made.q_num_blocks = made.q_indices = made.full_q_num_blocks = made.full_q_indices = None
+    assert made.full_kv_num_blocks is not None
+    made.full_kv_num_blocks[0, 0, 3] = 0
+    seen = torch.ones(64, 64).tril().bool()
+    seen[48:, :48] = False
+    assert torch.equal(made.token_mask()[0, 0], seen)
+
+
+def test_what_is_no_attribute_of_an_unlisted_mask_is_none() -> None:
+    made = create_block_mask(causal, None, None, 64, 64)
+    with pytest.raises(AttributeError, match="has no attribute 'kv_blocks'"):
+        made.kv_blocks  # type: ignore[attr-defined]  # noqa: B018
+    assert not hasattr(BlockMask, "kv_indices") and not is_listed(made)
+
+
 # ---- assignment ----------------------------------------------------------------------------------
 
 
@@ -309,6 +363,31 @@ def test_conversions_keep_every_attribute() -> None:
     assert isinstance(back, torch_flex.BlockMask)
     for ours, right in zip(back.as_tuple(), theirs.as_tuple(), strict=True):
         assert ours is right or ours == right
+
+
+def test_block_masks_of_flexfa4_convert_both_ways() -> None:
+    length = torch.tensor([20, 35])
+    native = flexfa4.create_block_mask(
+        lambda b, h, q, kv: (kv < length[b]) & (q >= kv),
+        batch=2,
+        q_len=40,
+        kv_len=48,
+        block_size=(16, 32),
+    )
+    made = BlockMask.from_flexfa4(native)
+    assert made.BLOCK_SIZE == (16, 32) and made.shape == (2, 1, 40, 48)
+    assert made.kv_num_blocks[:, 0].tolist() == [[1, 1, 1], [1, 1, 2]]
+    assert made.to_flexfa4() is native
+    listed = BlockMask.from_torch(made.to_torch()).to_flexfa4(heads=3)
+    assert listed.shape == (2, 1, 40, 48)
+    assert torch.equal(listed.to_dense(), native.to_dense())
+    part = BlockMask.from_flexfa4(native[1, :, 16:])
+    assert torch.equal(part.token_mask(), native.to_dense()[1:, :, 16:])
+    with pytest.raises(ArgumentError, match=r"a flexfa4\.BlockMask"):
+        BlockMask.from_flexfa4(made)  # type: ignore[arg-type]
+    length.fill_(3)
+    with pytest.raises(StaleBlockMaskError):
+        made.to_flexfa4()
 
 
 def test_what_torch_cannot_call_is_not_converted() -> None:

@@ -121,6 +121,16 @@ def test_decoding_with_a_row_that_is_picked_in_the_graph() -> None:
     torch.testing.assert_close(out, right[:, :, [20]])
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["not found", "found"])
+def test_lists_that_nobody_has_read_are_written_in_the_graph(known: bool) -> None:
+    block_mask = create_block_mask(causal, None, None, 64, 64, BLOCK_SIZE=16)
+    right = create_block_mask(causal, None, None, 64, 64, BLOCK_SIZE=16).kv_indices
+    if known:
+        block_mask.sparsity()
+    assert torch.equal(compiled(lambda: block_mask.kv_indices + 0)(), right)
+    assert "kv_indices" not in vars(block_mask)
+
+
 @pytest.mark.parametrize("size", [16, 17])
 def test_making_a_block_mask_compiles_and_serves_outside(size: int) -> None:
     made = compiled(create_block_mask)(causal, None, None, 64, 64, BLOCK_SIZE=size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,13 +39,13 @@ def test_a_score_mod_has_its_graph_captures_facts_and_way_to_run() -> None:
 def test_a_mask_has_what_it_reads_and_how_its_blocks_are_found() -> None:
     window, ids = 5, torch.arange(8)
     found = explain(lambda b, h, q, kv: (q - kv < window) & (ids[q] == ids[kv]) & (h < 2))
-    assert titles(found) == ["mask mod", "captures", "facts", "on the CPU"]
+    assert titles(found) == ["mask mod", "captures", "facts", "closed form", "on the CPU"]
     assert rows(found, "captures") == {
         "window": "5, read on each call",
         "ids": "int64 (8,) on cpu",
     }
     assert rows(found, "facts")["reads"] == "h, q, kv"
-    assert "block" in rows(found, "on the CPU")["blocks"]
+    assert "skipped" in rows(found, "on the CPU")["blocks"]
 
 
 @pytest.mark.parametrize(
@@ -141,12 +142,58 @@ def test_a_mask_promises_no_gradient_and_a_score_mod_no_blocks() -> None:
 def test_a_block_mask_adds_its_blocks() -> None:
     made = create_block_mask(causal, q_len=512, kv_len=512)
     found = explain(made)
-    assert titles(found) == ["mask mod", "captures", "facts", "on the CPU", "blocks"]
+    assert titles(found)[-2:] == ["on the CPU", "blocks"]
     assert rows(found, "blocks") == {
         "made for": repr(made),
         "empty": "6 (37.5%)",
         "partial": "4 (25.0%)",
         "full": "6 (37.5%)",
+        "found": "from the closed form",
+        "memory": "0 bytes: what is known of the blocks, and copies of captures",
+    }
+
+
+def test_the_blocks_of_batches_and_heads_are_counted_together() -> None:
+    lengths, window = torch.tensor([20, 64, 20]), torch.tensor([5, 100])
+    made = create_block_mask(
+        lambda b, h, q, kv: (kv < lengths[b]) & (q - kv < window[h]) & (q >= kv) & ((q ^ kv) < 20),
+        batch=3,
+        heads=2,
+        q_len=64,
+        kv_len=64,
+        block_size=16,
+    )
+    found, kinds = rows(explain(made), "blocks"), made.block_kinds()
+    for kind, name in enumerate(("empty", "partial", "full")):
+        assert found[name].split(" ")[0] == str(int((kinds == kind).sum()))
+    assert found["classes"] == "4, of 6 pairs of batch and head"
+    assert found["found"].startswith("by splitting boxes, not in closed form: `q ^ kv`")
+
+
+def test_a_mask_shows_the_intervals_that_were_proved_and_what_they_rest_on() -> None:
+    w, ids = 5, torch.arange(12) // 4
+    found = explain(lambda b, h, q, kv: (ids[q] == ids[kv]) & ~(kv > q) & (q < kv + w))
+    form = rows(found, "closed form")
+    assert "<= kv <= q" in form["keys of a query"] and "q - w + 1" in form["keys of a query"]
+    assert "kv <= q < " in form["queries of a key"] and "kv + w" in form["queries of a key"]
+    assert form["rests on"] == (
+        "equal elements of `ids` stand together\nchecked for each block mask"
+    )
+
+
+def test_the_documentation_prints_a_closed_form_as_it_is() -> None:
+    masks = Path(__file__).parents[3] / "docs" / "masks.md"
+    packed = flexfa4.parse("q >= kv and ids[q] == ids[kv]", ids=[0, 0, 0, 1, 1])
+    assert f"\n{explain(packed)['closed form']}\n" in masks.read_text(encoding="utf-8")
+
+
+def test_a_mask_without_a_closed_form_shows_which_part_has_none_and_what_is_done_instead() -> None:
+    form = rows(explain("(q >= kv) & ((q ^ kv) < 20)"), "closed form")
+    assert form == {
+        "keys of a query": "not in closed form: `q ^ kv` is not solved for kv;\n"
+        "blocks are found by splitting boxes",
+        "queries of a key": "not in closed form: `q ^ kv` is not solved for q;\n"
+        "columns of blocks are made from the rows",
     }
 
 
@@ -173,7 +220,7 @@ def test_explaining_runs_nothing_and_wrong_input_is_refused() -> None:
     before = flexfa4.stats()
     explain("q - kv < 5")
     done = flexfa4.stats() - before
-    assert done.calls == done.block_masks == 0
+    assert done.calls == done.block_lists == 0
     with pytest.raises(ArgumentError, match="kind is 'masks'"):
         explain("q >= kv", kind="masks")  # type: ignore[arg-type]
     with pytest.raises(TextSyntaxError):

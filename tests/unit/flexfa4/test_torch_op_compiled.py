@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.exc import Unsupported
 from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
 
 import flexfa4
@@ -446,9 +447,55 @@ def test_a_repeated_compiled_call_finds_its_mask_again() -> None:
     run(q, k, v, ids)
     before = flexfa4.stats()
     run(q, k, v, ids)
-    assert (flexfa4.stats() - before).block_masks == 0
+    assert (flexfa4.stats() - before).block_lists == 0
     ids += torch.arange(L)
     close(run(q, k, v, ids), call(q, k, v, ids))
+
+
+MIXED = torch.arange(L + 5) % 7  # equal ids do not stand together, so there is no closed form
+BLOCK_MASKS: dict[str, Any] = {
+    "numbers": lambda b, h, i, j: (i + j) % 24 < 9,
+    "tensors": lambda b, h, i, j: MIXED[i] == MIXED[j],
+    "heads": lambda b, h, i, j: (MIXED[i] == MIXED[j]) & ((i + h) % 3 > 0),
+}
+
+
+@pytest.mark.parametrize("first", [0, 5], ids=["whole", "part"])
+@pytest.mark.parametrize("name", BLOCK_MASKS)
+def test_a_compiled_call_has_the_blocks_of_its_block_mask(name: str, first: int) -> None:
+    whole = flexfa4.create_block_mask(
+        BLOCK_MASKS[name], heads=H, q_len=L + first, kv_len=L, block_size=16
+    )
+    given = whole[:, :, first:]
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        return flexfa4.attention(q, k, v, block_mask=given)
+
+    leaves = [x.requires_grad_() for x in inputs()]
+    before = flexfa4.stats()
+    out = compiled(call)(*leaves)
+    found = torch.autograd.grad(out.sum(), leaves)
+    assert (flexfa4.stats() - before).block_lists == 0
+    expected = call(*leaves)
+    close(out, expected)
+    for grad, right in zip(found, torch.autograd.grad(expected.sum(), leaves), strict=True):
+        close(grad, right)
+
+
+def test_a_part_is_taken_in_python_and_never_in_a_full_graph() -> None:
+    given = flexfa4.create_block_mask(causal, q_len=L, kv_len=L)
+    q, k, v = (x.detach() for x in inputs())
+
+    def step(q: Any, k: Any, v: Any, t: int) -> Any:
+        return flexfa4.attention(q, k, v, block_mask=given[:, :, t : t + 1])
+
+    run = torch.compile(step, backend="eager")
+    for t in (3, 4, 30):
+        x = q[:, :, t : t + 1].contiguous()
+        close(run(x, k, v, t), step(x, k, v, t))
+    torch._dynamo.reset()
+    with pytest.raises(Unsupported, match=r"block_mask\[\.\.\.\] makes a mod .* outside"):
+        compiled(step, "eager")(q[:, :, :1], k, v, 0)
 
 
 # ---- errors --------------------------------------------------------------------------------------

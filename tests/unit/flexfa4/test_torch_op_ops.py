@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import Any
 
@@ -36,7 +37,7 @@ def together(q: Any, k: Any, v: Any, sink: Any, score: Captured, mask: Captured)
         query=q, key=k, value=v, sink=sink, kinds=None,
         tensors=[*score.tensors, *mask.tensors], ints=[*score.ints, *mask.ints],
         floats=float_tensor([*score.floats, *mask.floats]), score=score.text, mask=mask.text,
-        scale=None, block_size=[128, 128], scores_at_once=None,
+        scale=None, block_size=[128, 128], made_for=[], scores_at_once=None,
     )  # fmt: skip
 
 
@@ -47,11 +48,15 @@ def detached(a: Arguments) -> list[Any]:
 NOTHING: dict[str, Any] = {
     "sink": None, "tensors": [], "ints": [], "floats": None, "score": "", "mask": "",
 }  # fmt: skip
-BLOCKS = flexfa4.create_block_mask("q >= kv", q_len=L, kv_len=L, block_size=16)
+STRIPES = "(q + kv) % 24 < 9"  # has no closed form
+BLOCKS = flexfa4.create_block_mask(STRIPES, q_len=L, kv_len=L, block_size=16)
+GIVEN = {**NOTHING, "mask": BLOCKS.captured.text, "block_size": [16, 16], "made_for": [1, 1, L, L]}
+TABLE = BLOCKS.block_kinds()
 SAMPLES: dict[str, dict[str, Any]] = {
     "everything": {},
     "nothing": NOTHING,
-    "blocks given": {**NOTHING, "mask": "q >= kv", "kinds": BLOCKS.kinds, "block_size": [16, 16]},
+    "a block mask": GIVEN,
+    "a table of blocks": {**GIVEN, "kinds": TABLE},
     "scale in the floats": {"floats": torch.tensor([0.5, 0.25], dtype=torch.float64)},
 }
 
@@ -105,13 +110,35 @@ def test_the_first_of_one_float_more_is_the_scale() -> None:
 
 
 def test_given_blocks_are_scheduled_once_for_a_table() -> None:
-    a = arguments(**SAMPLES["blocks given"])
+    a = arguments(**SAMPLES["a table of blocks"])
+    before = flexfa4.stats()
     ops.attention(*a)
-    (entry,) = [blocks for blocks, held in ops._CACHE.values() if held[0] is BLOCKS.kinds]
+    (entry,) = [blocks for blocks, held in ops._CACHE.values() if held[0] is TABLE]
     for _ in range(2):
         ops.attention(*a)
-        assert [e for e, held in ops._CACHE.values() if held[0] is BLOCKS.kinds] == [entry]
+        assert [e for e, held in ops._CACHE.values() if held[0] is TABLE] == [entry]
     assert entry.caches  # what the backend keeps with a mask
+    assert (flexfa4.stats() - before).block_lists == 0
+
+
+def test_the_blocks_of_a_block_mask_that_is_in_use_are_its_own() -> None:
+    mask = flexfa4.create_block_mask(STRIPES, q_len=L, kv_len=L, block_size=32)
+    given = {**GIVEN, "block_size": [32, 32]}
+    before = flexfa4.stats()
+    out, _ = ops.attention(*arguments(**given))
+    assert mask.blocks_on(mask.device).caches  # what the backend keeps with a mask
+    assert (flexfa4.stats() - before).block_lists == 0
+    del mask
+    gc.collect()
+    for found in (1, 0):  # now the op finds them, and keeps what it found
+        before = flexfa4.stats()
+        assert torch.equal(ops.attention(*arguments(**given))[0], out)
+        assert (flexfa4.stats() - before).block_lists == found
+
+
+def test_a_block_mask_for_other_lengths_is_refused_when_the_op_runs() -> None:
+    with pytest.raises(flexfa4.errors.BlockMaskLengthsError, match=r"q_len=39, kv_len=40"):
+        ops.attention(*arguments(**{**GIVEN, "made_for": [1, 1, L - 1, L]}))
 
 
 def test_a_gradient_of_a_gradient_is_refused_when_it_is_taken() -> None:

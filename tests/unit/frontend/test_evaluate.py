@@ -9,22 +9,26 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flexfa4.errors import OutOfRangeError
-from flexfa4.frontend.evaluate import Lanes, Program, Values, plain_axes
+from flexfa4.frontend.evaluate import Program, Values, plain_axes
 from flexfa4.frontend.ir import (
     F32,
     I32,
     Buffer,
     Node,
     Scalar,
+    Search,
     const,
     input_,
     iota,
     load,
     scalar,
+    search,
     symbol,
 )
-from flexfa4.frontend.ops import apply
+from flexfa4.frontend.lanes import Lanes
+from flexfa4.frontend.ops import OPS, apply
 from flexfa4.frontend.pool import Pool
+from flexfa4.frontend.value_runs import value_runs
 from tests.leaves import KV, SCORE, B, H, Q
 
 LANES = Lanes((1, 3), (0, 4), (5, 12), (3, 14))
@@ -287,3 +291,27 @@ def test_large_vectors_lie_in_the_pool_and_take_no_more_of_it_each_time() -> Non
         pool.reclaim()
         made.add(frozenset(flat.data_ptr() for flat in pool._free))
     assert len(made) == 1 and len(made.pop()) == 2
+
+
+# ---- searches ------------------------------------------------------------------------------------
+
+
+def test_searches_find_values_in_a_row_for_each_head_or_in_one() -> None:
+    buffer = Buffer("ids", I32, (None, None))
+    rows = torch.randint(0, 5, (4, 14), generator=torch.Generator().manual_seed(0)).sort(1).values
+    values = Values({buffer: rows}, runs={(buffer, 1): value_runs(rows, 1)})
+    _, h, q, _ = indices()
+    for row, right in ((H, rows[h]), (const(2), rows[2].expand(*LANES.shape, 14))):
+        node = search(Search(buffer, 1, "through"), (row,), apply("mod", Q, const(6)))
+        found = evaluate(node, values)
+        assert torch.equal(found.expand(LANES.shape), (right <= (q % 6)[..., None]).sum(-1))
+
+
+def test_a_value_without_dimensions_follows_the_other_operand_to_its_device() -> None:
+    host, there = torch.tensor(3), torch.empty(5, dtype=torch.int64, device="meta")
+    for name in ("min", "max"):
+        for pair in ((host, there), (there, host), (3, there), (there, 3)):
+            assert OPS[name].eager(*pair).device.type == "meta"
+    for condition in (there > 2, torch.tensor(True)):
+        assert OPS["where"].eager(condition, host, there).device.type == "meta"
+        assert OPS["where"].eager(condition, there, host).device.type == "meta"

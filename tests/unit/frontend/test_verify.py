@@ -12,12 +12,14 @@ from flexfa4.frontend.ir import (
     Graph,
     Node,
     Scalar,
+    Search,
     const,
     intern,
     iota,
     load,
     make_graph,
     scalar,
+    search,
     size,
     symbol,
 )
@@ -34,10 +36,17 @@ def test_graphs_made_by_the_constructors_pass() -> None:
     verify(make_graph("score", apply("add", SCORE, apply("add", dot, bias))))
     verify(make_graph("mask", apply("and", apply("ge", Q, KV), const(True))))
     verify(make_graph("score", apply("mul", apply("to_f32", apply("to_i32", const(1e30))), SCORE)))
+    place = search(Search(ROWS, 1, "first"), (Q,), const(2.0))
+    verify(make_graph("mask", apply("ge", KV, place)))
 
 
 def raw(op: str, *args: Node, dtype: DType = F32, attr: object = None) -> Node:
     return intern(op, args, attr, dtype)
+
+
+def in_rows(side: str, *args: Node, axis: int = 1) -> Node:
+    where = Search(ROWS, axis, side)  # type: ignore[arg-type]
+    return apply("to_f32", raw("search", *args, dtype=I32, attr=where))
 
 
 @pytest.mark.parametrize(
@@ -57,6 +66,10 @@ def raw(op: str, *args: Node, dtype: DType = F32, attr: object = None) -> Node:
         (raw("load", Q, attr=ROWS), "cannot be made again"),  # one index of two
         (raw("load", SCORE, SCORE, attr=ROWS), "cannot be made again"),
         (apply("to_f32", raw("size", attr=(ROWS, 2), dtype=I32)), "no such axis"),
+        (in_rows("first", Q), "cannot be made again"),  # the value is no f32
+        (in_rows("first", Q, SCORE, SCORE), "cannot be made again"),
+        (in_rows("behind", Q, SCORE), "no such side"),
+        (in_rows("first", Q, SCORE, axis=2), "no such axis"),
         (raw("sum", SCORE), "cannot be made again"),  # of a scalar
         (raw("exp", Q), "made again"),
         (Q, "root"),

@@ -2,36 +2,57 @@
 
 from __future__ import annotations
 
-import torch
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flexfa4.frontend.masks.grid import EMPTY, FULL, PARTIAL
 from flexfa4.primitives.block_runs import (
+    BlockRun,
     QueryTile,
     Run,
     dense_tiles,
-    merge_rows,
     query_tiles,
-    runs_of_row,
+    runs_of_line,
 )
 
-EMPTY, PARTIAL, FULL = 0, 1, 2
+
+def line_of(kinds: list[int]) -> list[BlockRun]:
+    """Return a line of blocks as runs."""
+    line = []
+    for kind, places in itertools.groupby(range(len(kinds)), key=kinds.__getitem__):
+        found = list(places)
+        if kind != EMPTY:
+            line.append((found[0], found[-1] + 1, kind))
+    return line
 
 
 def test_neighbouring_blocks_become_one_run_that_remembers_its_partial_columns() -> None:
-    kinds = [EMPTY, FULL, PARTIAL, PARTIAL, FULL, EMPTY, PARTIAL]
-    assert runs_of_row(kinds, 16, 110, 512) == (
+    line = line_of([EMPTY, FULL, PARTIAL, PARTIAL, FULL, EMPTY, PARTIAL])
+    assert runs_of_line(line, 16, 110, 512) == (
         Run(16, 80, ((32, 64),)),
         Run(96, 110, ((96, 110),)),
     )
 
 
 def test_a_run_is_no_wider_than_the_width() -> None:
-    assert runs_of_row([FULL] * 5, 16, 80, 32) == (Run(0, 32), Run(32, 64), Run(64, 80))
+    assert runs_of_line([(0, 5, FULL)], 16, 80, 32) == (Run(0, 32), Run(32, 64), Run(64, 80))
+
+
+def test_partial_columns_are_cut_with_the_runs() -> None:
+    assert runs_of_line([(0, 1, FULL), (1, 4, PARTIAL)], 16, 60, 32) == (
+        Run(0, 32, ((16, 32),)),
+        Run(32, 60, ((32, 60),)),
+    )
+    assert runs_of_line([(0, 2, FULL), (2, 3, PARTIAL)], 16, 48, 32) == (
+        Run(0, 32),
+        Run(32, 48, ((32, 48),)),
+    )
 
 
 def test_a_row_of_empty_blocks_has_no_runs() -> None:
-    assert runs_of_row([EMPTY] * 4, 16, 64, 64) == ()
+    assert runs_of_line([], 16, 64, 64) == ()
 
 
 @given(st.lists(st.sampled_from((EMPTY, PARTIAL, FULL)), max_size=12), st.integers(1, 16),
@@ -40,7 +61,7 @@ def test_runs_cover_every_visible_key_once_and_mark_the_partial_ones(
     kinds: list[int], last: int, blocks_in_run: int
 ) -> None:
     length = max(0, (len(kinds) - 1) * 16 + last)
-    runs = runs_of_row(kinds, 16, length, 16 * blocks_in_run)
+    runs = runs_of_line(line_of(kinds), 16, length, 16 * blocks_in_run)
     covered = [EMPTY] * length
     end = 0
     for run in runs:
@@ -53,15 +74,9 @@ def test_runs_cover_every_visible_key_once_and_mark_the_partial_ones(
     assert covered == [kinds[key // 16] for key in range(length)]
 
 
-def test_merged_rows_are_full_or_empty_only_where_all_of_them_are() -> None:
-    kinds = torch.tensor([[0, 2, 0, 2, 1], [0, 2, 2, 1, 1], [0, 2, 0, 2, 1]], dtype=torch.int8)
-    assert merge_rows(kinds, 2).tolist() == [[0, 2, 1, 1, 1], [0, 2, 0, 2, 1]]
-    assert merge_rows(kinds, 1).tolist() == kinds.tolist()
-
-
 def test_query_tiles_end_at_the_lengths() -> None:
-    kinds = torch.tensor([[2, 0], [2, 1]], dtype=torch.int8)
-    assert list(query_tiles(kinds, (16, 16), (20, 30), (16, 64))) == [
+    lines = [line_of([FULL, EMPTY]), line_of([FULL, PARTIAL])]
+    assert list(query_tiles(lines, (16, 16), (20, 30), 64)) == [
         QueryTile(0, 16, (Run(0, 16),)),
         QueryTile(16, 20, (Run(0, 30, ((16, 30),)),)),
     ]

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
+from dataclasses import replace
+from random import Random
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flexfa4.errors import OperandError
-from flexfa4.frontend.analysis.bounds import Domain, bound, prove_loads
+from flexfa4.frontend.analysis.bounds import Domain, bound, bounds, prove_loads
 from flexfa4.frontend.analysis.intervals import ANY_BOOL, ANY_F32, TRUE, Interval
-from flexfa4.frontend.evaluate import Lanes, Program, Values
+from flexfa4.frontend.evaluate import Program, Values
 from flexfa4.frontend.ir import (
     BOOL,
     F32,
@@ -21,40 +24,59 @@ from flexfa4.frontend.ir import (
     Buffer,
     Node,
     Scalar,
+    Search,
     const,
     input_,
     iota,
     load,
     scalar,
+    search,
     size,
     symbol,
 )
+from flexfa4.frontend.lanes import Lanes
 from flexfa4.frontend.ops import OPS, apply
 from tests.leaves import KV, B, H, Q
 
+INF = math.inf
 W, S = Scalar("w", I32), Scalar("s", F32)
 TABLE = Buffer("t", F32, (None,))
+IDS = Buffer("ids", I32, (None,))
+FLAGS = Buffer("flags", BOOL, (None, 3))
+TENSORS = {
+    TABLE: torch.tensor([0.5, -2.0, 3.25, 0.0, 1e30, -0.75, 2.0]),
+    IDS: torch.tensor([0, 0, 1, 4, 2, -3, 2]),
+    FLAGS: torch.tensor([[False, True, False]] * 4 + [[True, True, True]] * 3),
+}
 DOMAIN = Domain(
     b=2, h=3, q_len=5, kv_len=7, num_heads=3, num_kv_heads=1, scalars={W: 2, S: 0.1},
-    shapes={TABLE: (7,)},
+    shapes={buffer: tuple(t.shape) for buffer, t in TENSORS.items()},
 )  # fmt: skip
+LANES = Lanes((0, 2), (0, 3), (0, 5), (0, 7))
+VALUES = Values(tensors=TENSORS, scalars={W: 2, S: 0.1}, symbols={"q_len": 5, "num_heads": 3})
 
 LEAVES = [
     *(B, H, Q, KV, symbol("q_len"), symbol("num_heads"), scalar(W), scalar(S)),
     *(const(v) for v in (0, 1, 3, -2, 0.5, -4.0)),
+    *(load(TABLE, (KV,)), load(IDS, (Q,)), load(IDS, (KV,)), load(FLAGS, (Q, iota(3))), iota(3)),
+    load(TABLE, (apply("mod", apply("mul", KV, Q), const(7)),)),
 ]
-# integer division by zero raises on the CPU
-OP_NAMES = tuple(n for n, row in OPS.items() if not row.reduces and n not in ("floordiv", "mod"))
+# what torch takes as a second operand: no zero to divide by, no negative power of integers
+SECOND = {
+    "floordiv": (const(3), const(-2), const(1), symbol("q_len")),
+    "mod": (const(3), const(-2), const(1), symbol("q_len")),
+    "pow": (const(2), const(3), const(0), const(0.5), scalar(W)),
+}
 
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Node:
     nodes = list(LEAVES)
     for _ in range(draw(st.integers(1, 10))):
-        row = OPS[draw(st.sampled_from(OP_NAMES))]
-        operands = [draw(st.sampled_from(nodes[-8:] + nodes[:8])) for _ in range(row.dtypes.arity)]
-        if row.name == "pow":  # torch refuses negative powers of integers
-            operands[1] = draw(st.sampled_from([const(2), const(3), const(0.5), scalar(W)]))
+        row = OPS[draw(st.sampled_from(tuple(OPS)))]
+        operands = [draw(st.sampled_from(nodes[-6:] + LEAVES)) for _ in range(row.dtypes.arity)]
+        if row.name in SECOND:
+            operands[1] = draw(st.sampled_from(SECOND[row.name]))
         try:
             nodes.append(apply(row.name, *operands))
         except OperandError:
@@ -62,13 +84,107 @@ def graphs(draw: st.DrawFn) -> Node:
     return nodes[-1]
 
 
+def evaluated(root: Node, dtype: torch.dtype) -> torch.Tensor:
+    """Return the root's value on all lanes, ``(b, h, q, kv, elements)``."""
+    (result,) = Program([root]).run(replace(VALUES, dtype=dtype), LANES)
+    value = torch.as_tensor(result)
+    if root.length is None:
+        value = value.unsqueeze(-1)
+    return value.expand(*LANES.shape, root.length or 1)
+
+
 @given(graphs())
 def test_every_value_of_a_graph_lies_in_its_bound(root: Node) -> None:
     found = bound(root, DOMAIN.leaf)
-    values = Values(scalars={W: 2, S: 0.1}, symbols={"q_len": 5, "num_heads": 3})
-    (result,) = Program([root]).run(values, Lanes((0, 2), (0, 3), (0, 5), (0, 7)))
-    for value in torch.as_tensor(result).flatten().tolist():
-        assert value in found
+    for dtype in (torch.float32, torch.float64):
+        for value in evaluated(root, dtype).flatten().tolist():
+            assert value in found
+
+
+def random_boxes(random: Random, count: int) -> list[Lanes]:
+    ranges = [[sorted(random.sample(range(n + 1), 2)) for n in LANES.shape] for _ in range(count)]
+    return [Lanes(*((lo, hi) for lo, hi in axes)) for axes in ranges]
+
+
+def extremes(node: Node, indices: list[Interval]) -> Interval:
+    """Return the bounds of a load in each box, by reading all that it may read."""
+    tensor = TENSORS[node.attr]
+    ends = torch.broadcast_tensors(*[torch.as_tensor(e) for i in indices for e in (i.lo, i.hi)])
+    parts = [
+        tensor[tuple(slice(at[2 * d], at[2 * d + 1] + 1) for d in range(len(indices)))]
+        for at in torch.stack(ends, -1).reshape(-1, len(ends)).tolist()
+    ]
+    shape = ends[0].shape
+    low, high = torch.stack([p.amin() for p in parts]), torch.stack([p.amax() for p in parts])
+    return Interval(low.reshape(shape), high.reshape(shape))
+
+
+@settings(max_examples=150)
+@given(graphs(), st.integers(0, 2**32))
+def test_every_value_in_a_box_lies_in_the_bound_of_that_box(root: Node, seed: int) -> None:
+    boxes = random_boxes(Random(seed), 4)
+
+    def leaf(node: Node) -> Interval | None:
+        if node.op != "input":
+            return DOMAIN.leaf(node)
+        ranges = torch.tensor([getattr(box, node.attr) for box in boxes])
+        return Interval(ranges[:, 0], ranges[:, 1] - 1)
+
+    found = bound(root, leaf, extremes)
+    lo, hi, nan = (
+        part.expand(len(boxes)).tolist() if isinstance(part, torch.Tensor) else [part] * len(boxes)
+        for part in found
+    )
+    for dtype in (torch.float32, torch.float64):
+        values = evaluated(root, dtype)
+        for i, box in enumerate(boxes):
+            inside = values[tuple(slice(*getattr(box, axis)) for axis in ("b", "h", "q", "kv"))]
+            one = Interval(lo[i], hi[i], nan[i])
+            assert all(value in one for value in inside.flatten().tolist()), (root, box, one)
+
+
+def test_ends_of_any_number_type_are_made_fit_for_the_dtype() -> None:
+    ends = torch.tensor([-INF, 1.5, 1e30]), torch.tensor([-1e30, 2.5, INF])
+    found = bound(Q, lambda _: Interval(*ends))
+    assert found.lo.tolist()[:2] == [-(2**63), 1] and found.hi.tolist()[1:] == [3, 2**63 - 1]
+    bytes_ = Interval(torch.tensor([0, 0, 1], dtype=torch.uint8), 1)
+    flags = bound(load(Buffer("m", BOOL, (None,)), (Q,)), lambda _: bytes_)
+    assert flags.lo.tolist() == [False, False, True] and flags.hi is True
+    halves = bound(load(TABLE, (Q,)), lambda _: Interval(torch.tensor([1, 2]).half(), 7))
+    assert halves.lo.dtype is torch.float64 and type(halves.hi) is float
+
+
+def test_a_product_of_a_node_with_itself_is_a_square() -> None:
+    difference = apply("sub", Q, KV)
+    assert bound(apply("mul", difference, difference), DOMAIN.leaf) == Interval(0, 36)
+    assert bound(apply("mul", difference, apply("sub", KV, Q)), DOMAIN.leaf).lo == -36
+
+
+def test_what_is_the_same_in_all_boxes_stays_a_number() -> None:
+    def leaf(node: Node) -> Interval | None:
+        return Interval(torch.arange(3), torch.arange(3)) if node is Q else DOMAIN.leaf(node)
+
+    found = bounds(apply("lt", apply("mul", KV, const(2)), apply("add", Q, H)), leaf)
+    tensors = {node.op for node, i in found.items() if isinstance(i.lo, torch.Tensor)}
+    assert tensors == {"input", "add", "lt"}
+
+
+def test_intervals_are_dropped_after_their_last_use() -> None:
+    alive: list[weakref.ref[torch.Tensor]] = []
+
+    def leaf(node: Node) -> Interval | None:
+        return Interval(torch.arange(3), torch.arange(3)) if node is Q else DOMAIN.leaf(node)
+
+    def known(node: Node, indices: list[Interval]) -> Interval | None:
+        assert not any(before() is not None for before in alive)
+        alive.append(weakref.ref(indices[0].lo))
+        return Interval(indices[0].lo * 2, indices[0].hi * 3)
+
+    node = Q
+    for _ in range(4):
+        node = load(IDS, (apply("add", node, const(1)),))
+    bound(node, leaf, known)
+    assert len(alive) == 4
 
 
 def test_what_the_caller_does_not_know_is_bounded_by_its_dtype() -> None:
@@ -95,6 +211,9 @@ def test_a_captured_float_covers_its_rounding_to_fp32() -> None:
 
 def test_sizes_and_vectors_are_known() -> None:
     assert bound(size(TABLE, 0), DOMAIN.leaf) == Interval(7, 7)
+    place = search(Search(TABLE, 0, "through"), (), const(0.5))
+    assert bound(place, DOMAIN.leaf) == Interval(0, 7)
+    assert bound(place) == Interval(0, 2**63 - 1)
     assert bound(apply("sum", apply("mul", iota(4), const(2)))) == Interval(0, 24)
 
 

@@ -22,7 +22,7 @@ from flexfa4.frontend.analysis.facts import (
     mask_facts,
     score_facts,
 )
-from flexfa4.frontend.evaluate import Lanes, Program, Values
+from flexfa4.frontend.evaluate import Program, Values
 from flexfa4.frontend.ir import (
     F32,
     I32,
@@ -37,6 +37,7 @@ from flexfa4.frontend.ir import (
     substitute,
     symbol,
 )
+from flexfa4.frontend.lanes import Lanes
 from flexfa4.frontend.ops import apply
 from flexfa4.frontend.pipeline import optimise
 from tests.leaves import KV, SCORE, B, H, Q

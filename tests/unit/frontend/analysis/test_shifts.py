@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flexfa4
-from flexfa4.frontend.analysis.shifts import shift_invariant
-from flexfa4.frontend.evaluate import Lanes, Program, Values
+from flexfa4.frontend.analysis.shifts import shift_invariant, shift_premises
+from flexfa4.frontend.evaluate import Program, Values
 from flexfa4.frontend.ir import BOOL, I32, Node, const, input_
+from flexfa4.frontend.lanes import Lanes
 from flexfa4.frontend.ops import apply
 from flexfa4.frontend.tracing.trace import trace
 from flexfa4.variants import Document, PrefixLM, SlidingWindow, causal
+from tests.leaves import KV, Q
 
 TABLE = torch.arange(64)
 
@@ -69,3 +71,11 @@ def test_a_mask_called_invariant_is_the_same_after_every_shift(root: Node) -> No
         return torch.as_tensor(program.run(Values(), lanes)[0]).expand(1, 1, 9, 9)
 
     assert all(torch.equal(at(0), at(offset)) for offset in (1, 2, 17))
+
+
+def test_the_premises_are_the_positions_that_are_compared_by_order() -> None:
+    away, later = apply("sub", Q, KV), apply("add", KV, const(3))
+    window = apply("and", apply("lt", away, const(9)), apply("ge", later, Q))
+    assert shift_premises(window) == (later, Q)
+    assert shift_premises(apply("eq", Q, later)) == ()  # as good where both wrap around
+    assert shift_premises(apply("lt", Q, const(9))) is None

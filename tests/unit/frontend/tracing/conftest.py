@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from flexfa4.errors import CaptureError
-from flexfa4.frontend.evaluate import Lanes, Program, Values
+from flexfa4.frontend.evaluate import Program, Values
+from flexfa4.frontend.lanes import Lanes
 from flexfa4.frontend.tracing.trace import resolve
 
 Mask = Callable[..., Any]

@@ -381,7 +381,8 @@ def test_a_computation_on_captured_values_is_done_again_on_each_call(name: str) 
 
 def value_of(bound: Any) -> float:
     """Evaluate a score graph that depends on no input but the score, at score 0."""
-    from flexfa4.frontend.evaluate import Lanes, Program, Values
+    from flexfa4.frontend.evaluate import Program, Values
+    from flexfa4.frontend.lanes import Lanes
 
     values = Values(
         tensors=dict(zip(bound.graph.buffers, bound.tensors, strict=True)),

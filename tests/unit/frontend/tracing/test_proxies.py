@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from flexfa4.errors import IndexingError, OperandError, UnsupportedFunctionError
-from flexfa4.frontend.evaluate import Lanes, Program, Values
+from flexfa4.frontend.evaluate import Program, Values
+from flexfa4.frontend.lanes import Lanes
 from flexfa4.frontend.tracing.proxies import Traced, as_node, inputs, kv_len, q_len
 from flexfa4.frontend.tracing.trace import guards, resolve
 

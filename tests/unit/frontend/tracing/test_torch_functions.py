@@ -23,8 +23,9 @@ from flexfa4.errors import (
 )
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.derivative import derivatives
-from flexfa4.frontend.evaluate import Lanes, Program, Values
+from flexfa4.frontend.evaluate import Program, Values
 from flexfa4.frontend.ir import Node
+from flexfa4.frontend.lanes import Lanes
 from flexfa4.frontend.tracing.torch_table import register
 from flexfa4.frontend.tracing.trace import resolve
 

@@ -65,9 +65,19 @@ def test_keys_shared_by_heads_or_batches_get_the_sum_of_their_gradients(
     check(make_inputs(Sizes(3, *heads, 150, 140, 8, 6, kv_batch), sink=True), Mods(None, mask))
 
 
-def test_a_mask_that_differs_by_batch_and_head_gives_right_gradients() -> None:
-    mods = Mods(None, lambda b, h, q_idx, kv_idx: (q_idx + 30 * b >= kv_idx) & (kv_idx >= 20 * h))
-    check(make_inputs(Sizes(2, 4, 2, 150, 140, 8, 8), sink=True), mods)
+LENGTHS = torch.tensor([90, 90, 40])
+BY_BATCH_AND_HEAD: dict[str, Any] = {
+    "each": lambda b, h, q_idx, kv_idx: (q_idx + 30 * b >= kv_idx) & (kv_idx >= 20 * h),
+    "two batches alike": lambda b, h, q_idx, kv_idx: kv_idx < LENGTHS[b],
+    "groups alike": lambda b, h, q_idx, kv_idx: q_idx + 30 * (h // 6) >= kv_idx,
+    "parts of groups alike": lambda b, h, q_idx, kv_idx: q_idx + 30 * (h // 2) >= kv_idx,
+}
+
+
+@pytest.mark.parametrize("mask", BY_BATCH_AND_HEAD)
+def test_a_mask_that_differs_by_batch_and_head_gives_right_gradients(mask: str) -> None:
+    inputs = make_inputs(Sizes(3, 9, 3, 150, 140, 8, 8), sink=True)
+    check(inputs, Mods(None, BY_BATCH_AND_HEAD[mask]))
 
 
 def test_keys_that_nobody_sees_get_zero_gradients() -> None:

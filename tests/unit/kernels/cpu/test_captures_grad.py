@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flexfa4.frontend.evaluate import Lanes, Program, Values
+from flexfa4.frontend.evaluate import Program, Values
 from flexfa4.frontend.ir import F32, Buffer, Node, const, iota, load
+from flexfa4.frontend.lanes import Lanes
 from flexfa4.frontend.ops import apply
 from flexfa4.kernels.cpu.captures_grad import accumulate
 from tests.leaves import KV, B, H, Q

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import flexfa4
-from flexfa4.frontend.evaluate import Lanes
+from flexfa4.frontend.lanes import Lanes
 from flexfa4.kernels.cpu import scores
 from flexfa4.testing import (
     Inputs,

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import flexfa4
-from flexfa4.frontend import evaluate
+from flexfa4.frontend import lanes
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.frontend.tracing.trace import resolve
@@ -27,15 +27,17 @@ SIZES = Sizes(B, H, HKV, L, L)
 
 @pytest.fixture(autouse=True)
 def _no_indices_without_values_are_kept() -> Iterator[None]:
-    kept = dict(evaluate._ARANGES)
+    kept = dict(lanes._ARANGES)
     yield
-    evaluate._ARANGES.clear()
-    evaluate._ARANGES.update(kept)
+    lanes._ARANGES.clear()
+    lanes._ARANGES.update(kept)
 
 
 def scheduled(mask: Any) -> Any:
     """Return the blocks of a mask, evaluated off the CPU, with the schedule of a first call."""
-    blocks = flexfa4.create_block_mask(mask, heads=H, q_len=L, kv_len=L).blocks_on(DEVICE)
+    block_mask = flexfa4.create_block_mask(mask, heads=H, q_len=L, kv_len=L)
+    assert block_mask.blocks_on(torch.device("cpu")).runs.total  # found where values exist
+    blocks = block_mask.blocks_on(DEVICE)
     for at_once in (schedule.SCORES_AT_ONCE, schedule.SCORES_AT_ONCE_WITH_CORE):
         schedule.mask_schedule(schedule.Problem(SIZES, False, at_once), blocks)
     return blocks

@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 
-from flexfa4.frontend.evaluate import Lanes, Program, Values
+from flexfa4.frontend.evaluate import Program, Values
 from flexfa4.frontend.ir import Node, const, input_
+from flexfa4.frontend.lanes import Lanes
 from flexfa4.frontend.ops import OPS, apply
 from flexfa4.kernels.cpu.lowering import CORES, LOWERINGS, lowered, maximum, tanh
 

@@ -11,8 +11,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flexfa4.frontend.derivative import derivatives
-from flexfa4.frontend.evaluate import Lanes, Program, Values
+from flexfa4.frontend.evaluate import Program, Values
 from flexfa4.frontend.ir import F32, Buffer, Node, const, input_, iota, load
+from flexfa4.frontend.lanes import Lanes
 from flexfa4.frontend.ops import apply
 from flexfa4.frontend.tracing.trace import resolve
 from flexfa4.kernels.cpu.describe import describe_score

@@ -7,9 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexfa4.frontend.blocks import Blocks, MaskSize, block_count
 from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import const, make_graph
+from flexfa4.frontend.masks.classes import Classes
+from flexfa4.frontend.masks.grid import MaskSize, block_count
+from flexfa4.frontend.masks.runs import BlockRuns
+from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.kernels.cpu.schedule import (
     MAX_TILE_Q,
@@ -25,8 +28,18 @@ from flexfa4.kernels.cpu.schedule import (
 GRAPH = make_graph("mask", const(True))
 
 
-def blocks_of(kinds: torch.Tensor, size: MaskSize, block: tuple[int, int]) -> Blocks:
-    return Blocks(GRAPH, Values(), size, block, kinds)
+def blocks_of(kinds: torch.Tensor, size: MaskSize, block: tuple[int, int]) -> MaskBlocks:
+    """Return a mask of given kinds ``(b, h, rows, columns)``; a class for each that differs."""
+    tables = list(kinds.flatten(0, 1))
+    classes: dict[tuple[int, ...], int] = {}  # the place of the first that is alike
+    first = [classes.setdefault(tuple(t.flatten().tolist()), i) for i, t in enumerate(tables)]
+    numbers = {place: number for number, place in enumerate(classes.values())}
+    of = torch.tensor([numbers[place] for place in first], dtype=torch.int64)
+    members = tuple((place // size.h, place % size.h) for place in numbers)
+    distinct = kinds.flatten(0, 1)[list(numbers)]
+    blocks = MaskBlocks(GRAPH, Values(), size, block, BlockRuns.from_kinds(distinct))
+    blocks.__dict__["classes"] = Classes(of.view(size.b, size.h), members)
+    return blocks
 
 
 def coverage(chunks: tuple[Chunk, ...], problem: Problem) -> torch.Tensor:
@@ -94,14 +107,56 @@ def test_a_dense_schedule_covers_everything_within_its_scratch(
     assert scratch_size(chunks) <= max(SCORES_AT_ONCE, one_head)
 
 
-def test_heads_of_different_structure_are_worked_on_alone() -> None:
-    size = MaskSize(1, 4, 64, 64)
-    kinds = torch.full((1, 4, 1, 1), 2, dtype=torch.int8)
-    problem = Problem(Sizes(2, 4, 2, 64, 64), True)
-    chunks = mask_schedule(problem, blocks_of(kinds, size, (64, 64)))
+HEADS: dict[str, list[tuple[tuple[int, int], tuple[int, int]]]] = {
+    "aaaaaaaa": [((0, 8), (0, 4))],
+    "aaaabbbb": [((0, 4), (0, 2)), ((4, 8), (2, 4))],
+    "abababab": [((h, h + 1), (h // 2, h // 2 + 1)) for h in range(8)],
+    "aaabbbba": [((0, 2), (0, 1)), ((2, 3), (1, 2)), ((3, 4), (1, 2)), ((4, 6), (2, 3)),
+                 ((6, 7), (3, 4)), ((7, 8), (3, 4))],
+    "aabbaaaa": [((0, 2), (0, 1)), ((2, 4), (1, 2)), ((4, 8), (2, 4))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("classes", HEADS)
+def test_neighbouring_heads_of_one_class_are_worked_on_together(classes: str) -> None:
+    kinds = torch.tensor([1 + "ab".index(c) for c in classes], dtype=torch.int8).view(1, 8, 1, 1)
+    blocks = blocks_of(kinds, MaskSize(1, 8, 64, 64), (64, 64))
+    chunks = mask_schedule(Problem(Sizes(2, 8, 4, 64, 64), False), blocks)
     assert [(c.b, c.h, c.kv_heads) for c in chunks] == [
-        ((b, b + 1), (h, h + 1), (h // 2, h // 2 + 1)) for b in range(2) for h in range(4)
+        ((b, b + 1), *span) for b in range(2) for span in HEADS[classes]
     ]
+
+
+@pytest.mark.parametrize("join", [True, False])
+def test_batches_of_one_class_are_joined_where_their_keys_allow_it(join: bool) -> None:
+    kinds = torch.tensor([1, 1, 2, 1], dtype=torch.int8).view(4, 1, 1, 1)
+    blocks = blocks_of(kinds, MaskSize(4, 1, 64, 64), (64, 64))
+    chunks = mask_schedule(Problem(Sizes(4, 2, 1, 64, 64), join), blocks)
+    joined, each = [(0, 2), (2, 3), (3, 4)], [(b, b + 1) for b in range(4)]
+    assert [c.b for c in chunks] == (joined if join else each)
+    partial = [chunk.tiles[0].runs[0].partial for chunk in chunks]
+    assert [bool(p) for p in partial] == [c.b[0] != 2 for c in chunks]
+
+
+def test_batches_are_not_joined_where_their_heads_are_of_several_classes() -> None:
+    kinds = torch.tensor([1, 2], dtype=torch.int8).view(1, 2, 1, 1)
+    blocks = blocks_of(kinds, MaskSize(1, 2, 64, 64), (64, 64))
+    chunks = mask_schedule(Problem(Sizes(2, 2, 2, 64, 64), True), blocks)
+    assert [c.b for c in chunks] == [(0, 1), (0, 1), (1, 2), (1, 2)]
+
+
+def test_heads_of_one_class_make_their_tiles_once() -> None:
+    kinds = torch.tensor([1, 2, 1], dtype=torch.int8).view(1, 3, 1, 1)
+    blocks = blocks_of(kinds, MaskSize(1, 3, 64, 64), (64, 64))
+    a, b, again = mask_schedule(Problem(Sizes(1, 3, 3, 64, 64), False), blocks)
+    assert a.tiles is again.tiles and a.tiles != b.tiles
+
+
+def test_no_more_heads_of_a_class_are_joined_than_fit_the_scores_at_once() -> None:
+    kinds = torch.full((1, 8, 1, 1), 2, dtype=torch.int8)
+    blocks = blocks_of(kinds, MaskSize(1, 8, 64, 64), (64, 64))
+    chunks = mask_schedule(Problem(Sizes(1, 8, 4, 64, 64), True, 4 * 64 * 64), blocks)
+    assert [c.h for c in chunks] == [(0, 4), (4, 8)]
 
 
 def test_batches_are_joined_only_where_their_keys_lie_one_behind_the_other() -> None:

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import flexfa4
-from flexfa4.frontend.evaluate import Lanes, Program, Values
+from flexfa4.frontend.evaluate import Program, Values
 from flexfa4.frontend.ir import Node
+from flexfa4.frontend.lanes import Lanes
 from flexfa4.frontend.tracing.trace import resolve
 from flexfa4.kernels.cpu.score_form import ScoreForm, score_form
 

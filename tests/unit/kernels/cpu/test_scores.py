@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import flexfa4
-from flexfa4.frontend.blocks import mask_tile
-from flexfa4.frontend.evaluate import Lanes, Values
+from flexfa4.frontend.evaluate import Values, mask_tile
 from flexfa4.frontend.ir import F32, Buffer, input_, load
+from flexfa4.frontend.lanes import Lanes
 from flexfa4.kernels.cpu import scores
 from flexfa4.kernels.cpu.plan import plan_for
 from flexfa4.kernels.cpu.schedule import Chunk
@@ -84,6 +84,17 @@ def test_a_mask_made_for_one_head_is_read_at_head_zero() -> None:
     assert torch.equal(keep.flatten() != 0, torch.arange(60) < 10)
 
 
+def test_heads_of_one_class_share_one_evaluation_of_the_mask() -> None:
+    call = call_of(lambda b, h, q, kv: kv < 10 * (h // 2 + 1), heads=4)
+    first, second, alone = (
+        mask_bits(call, Lanes((0, 1), heads, (0, 40), (0, 60)))[0]
+        for heads in ((0, 2), (2, 4), (1, 2))
+    )
+    assert first is alone and first.shape[:-1].numel() == 1
+    assert torch.equal(first.flatten() != 0, torch.arange(60) < 10)
+    assert torch.equal(second.flatten() != 0, torch.arange(60) < 20)
+
+
 def test_visible_lanes_are_looked_up_only_where_a_load_asks_for_them() -> None:
     call = call_of(causal)
     lanes = Lanes((0, 1), (0, 2), (0, 40), (0, 60))
@@ -133,3 +144,13 @@ def test_a_mask_that_follows_the_diagonal_is_evaluated_once_for_each_distance(
         assert 0 < len(evaluated) <= most
         dense = torch.where(block_mask.to_dense(), q @ q.mT / 8**0.5, -math.inf).softmax(-1) @ q
         torch.testing.assert_close(found, dense, rtol=1e-4, atol=1e-5)
+
+
+def test_positions_that_wrap_around_64_bits_end_what_follows_the_diagonal() -> None:
+    call = call_of(lambda b, h, q, kv: (q < kv + (2**63 - 21)) & (q >= kv))
+    for first in (0, 8, 16, 24):  # kv + ... is negative from the key 21 on
+        place = (first, first + 8)
+        keep, _ = mask_bits(call, Lanes((0, 1), (0, 1), place, place))
+        at = torch.arange(*place)
+        right = (at[:, None] >= at) & (at < 21)
+        assert torch.equal(keep != 0, right), place

@@ -15,7 +15,7 @@ import flexfa4
 from flexfa4 import BlockMask, create_block_mask
 from flexfa4.counters import stats
 from flexfa4.errors import DamagedPickleError, PickleFormatError, StaleBlockMaskError
-from flexfa4.frontend.text.snapshots import FORMAT
+from flexfa4.mask_copies import FORMAT
 from flexfa4.variants import Document, SlidingWindow, causal
 
 G = torch.Generator().manual_seed(0)
@@ -79,7 +79,7 @@ def test_making_a_copy_evaluates_no_mask_and_calls_no_function(how: str) -> None
     before = stats()
     attend(COPIES[how](made))
     counted = stats() - before
-    assert (counted.block_masks, counted.traces) == (0, 0)
+    assert (counted.block_lists, counted.traces) == (0, 0)
 
 
 @pytest.mark.parametrize("how", COPIES)
@@ -123,12 +123,17 @@ def test_the_tensors_of_a_copy_are_its_own() -> None:
     assert copy.copy(made) is made
 
 
-def test_a_pickle_holds_no_caches_and_no_more_than_kinds_and_captures() -> None:
-    made = create_block_mask("q >= kv", q_len=2048, kv_len=2048, block_size=16)
+@pytest.mark.parametrize(
+    ("mask", "runs"), [("q >= kv", 0), ("(q - kv) % 2 == 0 and q >= kv", 4096 // 16)]
+)
+def test_a_pickle_holds_captures_and_runs_of_blocks_but_nothing_that_calls_keep(
+    mask: str, runs: int
+) -> None:
+    made = create_block_mask(mask, q_len=4096, kv_len=4096, block_size=16)
     before = len(pickle.dumps(made))
-    q = torch.randn(1, 1, 2048, 8)
+    q = torch.randn(1, 1, 4096, 8)
     flexfa4.attention(q, q, q, block_mask=made)
-    assert len(pickle.dumps(made)) == before < made.block_kinds().numel() + 2000
+    assert len(pickle.dumps(made)) == before < 25 * runs + 2000
 
 
 def test_a_module_that_holds_a_block_mask_can_be_deepcopied() -> None:
@@ -166,14 +171,14 @@ def test_a_mask_without_captures_made_on_a_device_that_is_missing_comes_back_on_
 # ---- damage --------------------------------------------------------------------------------------
 
 
-def read(name: str = "text with bindings", **changes: Any) -> BlockMask:
+def read(name: str = "batches and heads", **changes: Any) -> BlockMask:
     mask = BlockMask.__new__(BlockMask)
     mask.__setstate__({**make(MASKS[name]).__getstate__(), **changes})
     return mask
 
 
 def test_a_block_mask_of_another_format_is_refused_and_both_are_named() -> None:
-    with pytest.raises(PickleFormatError, match=f"BlockMask has format 2.*reads format {FORMAT}"):
+    with pytest.raises(PickleFormatError, match=f"has format {FORMAT + 1}.*reads format {FORMAT}"):
         read(format=FORMAT + 1)
 
 
@@ -190,13 +195,11 @@ SIZES = {"batch": 2, "heads": 4, "q_len": LENGTH, "kv_len": LENGTH, "kv_heads": 
         ({"sizes": {"q_len": 3}}, "missing"),
         ({"sizes": {**SIZES, "q_len": -1}}, "q_len is -1"),
         ({"sizes": {**SIZES, "kv_heads": 0}}, "kv_heads is 0"),
-        ({"sizes": {**SIZES, "q_len": 3}}, "no table of shape"),
+        ({"sizes": {**SIZES, "q_len": 30}}, "its runs are none of 2 x 3 blocks"),
         ({"block_size": 8}, "block_size is 8"),
-        ({"block_size": (16, 16)}, "no table of shape"),
-        ({"kinds": torch.full((1, 1, 5, 3), 3, dtype=torch.int8)}, "no table of shape"),
-        ({"kinds": torch.full((1, 1, 5, 3), -1, dtype=torch.int8)}, "no table of shape"),
-        ({"kinds": torch.zeros(1, 1, 5, 3)}, "no table of shape"),
-        ({"kinds": None}, "NoneType"),
+        ({"block_size": (16, 16)}, "its runs are none of 5 x 5 blocks"),
+        ({"runs": {}}, "'offsets' is missing"),
+        ({"runs": 7}, "not subscriptable"),
     ],
 )
 def test_a_block_mask_whose_parts_do_not_go_together_is_refused(
@@ -204,6 +207,61 @@ def test_a_block_mask_whose_parts_do_not_go_together_is_refused(
 ) -> None:
     with pytest.raises(DamagedPickleError, match=problem):
         read(**changes)
+
+
+def int_(*numbers: int) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.int32)
+
+
+RUNS: dict[str, Any] = {
+    "width": 3,
+    "offsets": torch.tensor([0, 2, 3]),
+    "start": int_(0, 1, 0),
+    "stop": int_(1, 3, 1),
+    "kind": int_(2, 1, 1).to(torch.int8),
+}
+
+
+def read_runs(**changes: Any) -> BlockMask:
+    """Read a state with runs of 2 x 3 blocks, for a mask that has no closed form."""
+    state = create_block_mask("(q - kv) % 5 == 3", q_len=32, kv_len=48, block_size=16)
+    mask = BlockMask.__new__(BlockMask)
+    mask.__setstate__({**state.__getstate__(), "runs": {**RUNS, **changes}})
+    return mask
+
+
+def test_runs_are_read_as_they_are() -> None:
+    assert read_runs().block_kinds().tolist() == [[[[2, 1, 1], [1, 0, 0]]]]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kind": int_(2, 3, 1).to(torch.int8)},
+        {"kind": int_(2, 1, 0).to(torch.int8)},
+        {"kind": int_(2, 1, 1)},
+        {"kind": int_(1, 1, 1).to(torch.int8)},  # two runs that are one
+        {"start": int_(0, -1, 0)},
+        {"start": int_(0, 0, 0)},
+        {"start": int_(0, 1)},
+        {"start": int_(0, 3, 0)},
+        {"start": int_(0, 1, 0).view(3, 1)},
+        {"stop": int_(1, 4, 1)},
+        {"stop": int_(0, 3, 1)},
+        {"stop": torch.tensor([1, 3, 1])},
+        {"width": 4},
+        {"offsets": torch.tensor([0, 2])},
+        {"offsets": torch.tensor([0, 2, 4])},
+        {"offsets": torch.tensor([1, 2, 3])},
+        {"offsets": torch.tensor([0, 4, 3])},
+        {"offsets": torch.tensor([0, -1, 3])},
+        {"offsets": torch.tensor([0, 3, 3])},
+        {"offsets": torch.tensor([0.0, 2.0, 3.0])},
+    ],
+)
+def test_runs_that_are_none_of_the_mask_are_refused(changes: dict[str, torch.Tensor]) -> None:
+    with pytest.raises(DamagedPickleError, match="its runs are none of 2 x 3 blocks"):
+        read_runs(**changes)
 
 
 def test_captures_that_are_too_short_for_the_sizes_are_found() -> None:

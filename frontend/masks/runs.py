@@ -1,0 +1,379 @@
+"""Runs of blocks: which blocks of a mask are not empty, as a list of runs for each line of blocks.
+
+A line is a row of blocks (one block of queries and its key blocks) or, transposed, a column.  A run
+is a stretch of blocks of one kind along a line.  Masks have few runs in a line, so this takes
+memory for what varies rather than for each block.
+
+Made by `refine` and `sweep`; does not know masks, only their blocks.  Everything but
+`line` and `every_line` is vectorised and runs on the device of the tensors.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, get_args
+
+import torch
+
+from flexfa4.frontend.masks.grid import EMPTY, FULL, PARTIAL, block_count, block_counts
+from flexfa4.frontend.masks.overlay import Stretches, overlay
+
+Priority = Literal["lpt", "spt"]
+"""Which work comes first: "lpt", the longest processing time, or "spt", the shortest."""
+
+# In a sum of kinds over two neighbouring lines, those of the second line count this much.
+_SECOND: Final = FULL + 1
+
+
+@dataclass(frozen=True, eq=False)
+class Cover:
+    """What rows that are joined to lines cover of the blocks of these lines.
+
+    Attributes:
+        touched: where at least one row, the weight being positive, sees something of a block.
+        filled: where as many rows as the weight says see all of a block.
+    """
+
+    touched: Stretches
+    filled: Stretches
+
+    def kinds(self, rows: int, by: int, width: int) -> Stretches:
+        """Return the stretches of blocks that are not empty, sorted; the weight is the kind.
+
+        Args:
+            rows: how many rows a class has.
+            by: how many rows make a line; the last one of a class may have fewer.
+            width: blocks along a line.
+        """
+        touched, filled = self.touched, self.filled
+        radix = by + 1  # more than the rows that fill a block: one sum tells both counts
+        counted = replace(touched, weight=touched.weight * radix)
+        sums = overlay(Stretches.concatenated((counted, filled)), width)
+        lines = max(1, block_count(rows, by))
+        present = (rows - sums.line % lines * by).clamp(max=by)
+        kind = torch.where(sums.weight % radix == present, FULL, PARTIAL)
+        return Stretches(sums.line, sums.start, sums.stop, kind)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockList:
+    """Blocks of one kind in CSR form.
+
+    Attributes:
+        offsets: int64 ``(classes, lines + 1)``: where each line begins in `indices`.
+        indices: int32 ``(blocks,)``: positions along the line, ascending within one.
+    """
+
+    offsets: torch.Tensor
+    indices: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class BlockRuns:
+    """The non-empty blocks of a mask, line by line, for each class of batches and heads.
+
+    Runs of a line ascend, do not overlap, and are as long as they can be: two of one kind never
+    touch.  So equal structures have equal tensors.
+
+    Attributes:
+        classes: number of classes (`classes.Classes`).
+        lines: number of lines, rows of blocks or columns.
+        width: number of blocks along a line.
+        offsets: int64 ``(classes * lines + 1,)``: line ``l`` of class ``c`` has the runs
+            ``offsets[c * lines + l]`` to (not including) ``offsets[c * lines + l + 1]``.
+        start, stop: int32 ``(runs,)``: the blocks ``start ... stop - 1`` of the line.
+        kind: int8 ``(runs,)``: PARTIAL or FULL.
+    """
+
+    classes: int
+    lines: int
+    width: int
+    offsets: torch.Tensor
+    start: torch.Tensor
+    stop: torch.Tensor
+    kind: torch.Tensor
+
+    # ---- made from -------------------------------------------------------------------------------
+
+    @classmethod
+    def from_rectangles(
+        cls,
+        classes: int,
+        lines: int,
+        width: int,
+        class_: torch.Tensor,
+        row: torch.Tensor,
+        rows: torch.Tensor,
+        start: torch.Tensor,
+        stop: torch.Tensor,
+        kind: torch.Tensor,
+    ) -> BlockRuns:
+        """Return the runs of disjoint rectangles of blocks, given in any order.
+
+        Args:
+            classes: see the class.
+            lines: see the class.
+            width: see the class.
+            class_: int64 ``(n,)``, the class of each rectangle.
+            row: int64 ``(n,)``, its first line.
+            rows: int64 ``(n,)``, how many lines it covers.
+            start: int64 ``(n,)``, the first block that it covers of each line.
+            stop: int64 ``(n,)``, the one after the last.
+            kind: ``(n,)``, any integer dtype: its kind.  Rectangles of kind EMPTY or without blocks
+                are ignored.
+        """
+        kept = ((kind != EMPTY) & (start < stop) & (rows > 0)).nonzero().squeeze(1)
+        rows = rows[kept]
+        of = torch.repeat_interleave(rows)  # the rectangle of each run
+        first = (class_ * lines + row)[kept] - (rows.cumsum(0) - rows)
+        line = first[of] + torch.arange(len(of), device=of.device)
+        of = kept[of]
+        order = (line * width + start[of]).argsort()
+        of, line = of[order], line[order]
+        return cls.from_sorted(
+            classes, lines, width, Stretches(line, start[of], stop[of], kind[of])
+        )
+
+    @classmethod
+    def from_sorted(cls, classes: int, lines: int, width: int, runs: Stretches) -> BlockRuns:
+        """Return runs that are sorted and disjoint already; where two of a kind touch, join them.
+
+        Args:
+            classes: see the class.
+            lines: see the class.
+            width: see the class.
+            runs: not empty; the line is ``class * lines + line``, the weight is the kind.
+        """
+        line, start, stop, kind = runs.line, runs.start, runs.stop, runs.weight
+        new = torch.ones(len(line) + 1, dtype=torch.bool, device=line.device)
+        new[1:-1] = (line[1:] != line[:-1]) | (start[1:] != stop[:-1]) | (kind[1:] != kind[:-1])
+        bounds = new.nonzero().squeeze(1)
+        first, last = bounds[:-1], bounds[1:] - 1
+        every = torch.arange(classes * lines + 1, device=line.device)
+        return cls(
+            classes,
+            lines,
+            width,
+            torch.searchsorted(line[first], every),
+            start[first].to(torch.int32),
+            stop[last].to(torch.int32),
+            kind[first].to(torch.int8),
+        )
+
+    @classmethod
+    def from_kinds(cls, kinds: torch.Tensor) -> BlockRuns:
+        """Return the runs of a table of kinds, int8 ``(classes, lines, width)``."""
+        classes, lines, width = kinds.shape
+        flat = kinds.reshape(-1)
+        new = torch.ones(len(flat) + 1, dtype=torch.bool, device=flat.device)
+        torch.ne(flat[1:], flat[:-1], out=new[1:-1])
+        new[:: max(1, width)] = True
+        bounds = new.nonzero().squeeze(1)
+        kept = flat[bounds[:-1]] != EMPTY
+        begin, end = bounds[:-1][kept], bounds[1:][kept]
+        line = begin // max(1, width)
+        at = line * width
+        return cls.from_sorted(
+            classes, lines, width, Stretches(line, begin - at, end - at, flat[begin])
+        )
+
+    # ---- asked for -------------------------------------------------------------------------------
+
+    @property
+    def line_of_run(self) -> torch.Tensor:
+        """The line of each run, ``class * lines + line``, int64 ``(runs,)``."""
+        return torch.repeat_interleave(self.offsets.diff(), output_size=len(self.start))
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """How many blocks each run has, int64 ``(runs,)``."""
+        return (self.stop - self.start).to(torch.int64)
+
+    def counts(self) -> torch.Tensor:
+        """Return how many blocks of each line are not empty, int64 ``(classes, lines)``."""
+        before = torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0))
+        return before[self.offsets].diff().view(self.classes, self.lines)
+
+    @property
+    def total(self) -> int:
+        """How many blocks are not empty, all classes together."""
+        return int(self.lengths.sum())
+
+    @property
+    def density(self) -> float:
+        """Share of the blocks that are not empty, 0 to 1 (0 where there are no blocks)."""
+        blocks = self.classes * self.lines * self.width
+        return self.total / blocks if blocks else 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory of the tensors."""
+        return sum(t.nbytes for t in (self.offsets, self.start, self.stop, self.kind))
+
+    def line(self, class_: int, line: int) -> list[tuple[int, int, int]]:
+        """Return the runs of one line as (start, stop, kind)."""
+        first, last = self.offsets[class_ * self.lines + line :][:2].tolist()
+        runs = (t[first:last].tolist() for t in (self.start, self.stop, self.kind))
+        return list(zip(*runs, strict=True))
+
+    def every_line(self, class_: int) -> list[list[tuple[int, int, int]]]:
+        """Return `line` for every line of a class."""
+        at = self.offsets[class_ * self.lines :][: self.lines + 1].tolist()
+        found = (t[at[0] : at[-1]].tolist() for t in (self.start, self.stop, self.kind))
+        runs = list(zip(*found, strict=True))
+        return [runs[a - at[0] : b - at[0]] for a, b in itertools.pairwise(at)]
+
+    def to_kinds(self) -> torch.Tensor:
+        """Return the kind of every block, int8 ``(classes, lines, width)``."""
+        size = self.classes * self.lines * self.width
+        at = self.line_of_run * self.width
+        steps = torch.zeros(size + 1, dtype=torch.int8, device=at.device)
+        steps.index_add_(0, at + self.start, self.kind)
+        steps.index_add_(0, at + self.stop, -self.kind)
+        kinds = steps.cumsum(0, dtype=torch.int8)[:size]
+        return kinds.view(self.classes, self.lines, self.width)
+
+    def blocks(self, kind: int) -> BlockList:
+        """Return every block of a kind, PARTIAL or FULL."""
+        lengths = torch.where(self.kind == kind, self.lengths, 0)
+        of = torch.repeat_interleave(lengths)
+        before = lengths.cumsum(0) - lengths
+        indices = self.start[of] - before[of] + torch.arange(len(of), device=of.device)
+        ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))[self.offsets]
+        last = self.lines * torch.arange(1, self.classes + 1, device=of.device).unsqueeze(1)
+        begins = ends[:-1].view(self.classes, self.lines)
+        return BlockList(torch.cat((begins, ends[last]), 1), indices.to(torch.int32))
+
+    # ---- the same otherwise ----------------------------------------------------------------------
+
+    def transposed(self) -> BlockRuns:
+        """Return the runs along the other axis: lines become positions, positions lines.
+
+        Work and memory are those of both sets of runs, not of the blocks.
+        """
+        # Runs along a column begin and end where two neighbouring lines differ.  Lay each line over
+        # itself and, with another weight, over its successor (there is one after the last):
+        # stretches whose two kinds differ hold one such place in each of their columns.
+        line = self.line_of_run
+        between = line + line // max(1, self.lines)
+        kind = self.kind.to(torch.int64)
+        start, stop = self.start.to(torch.int64), self.stop.to(torch.int64)
+        second = Stretches(between, start, stop, kind * _SECOND)
+        first = Stretches(between + 1, start, stop, kind)
+        pairs = overlay(Stretches.concatenated((first, second)), self.width)
+        kinds = pairs.weight // _SECOND
+        differ = pairs.weight != kinds * (1 + _SECOND)
+        lengths = torch.where(differ, pairs.stop - pairs.start, 0)
+        of = torch.repeat_interleave(lengths)
+        column = (pairs.start - (lengths.cumsum(0) - lengths))[of] + torch.arange(
+            len(of), device=of.device
+        )
+        pitch = self.lines + 1  # pairs in a class
+        class_ = pairs.line // pitch
+        line = pairs.line - class_ * pitch
+        # Sorted by column, a place begins a run of its kind that ends at the next place: in the
+        # same column, as each column becomes empty after the last line.
+        places, order = ((class_[of] * self.width + column) * pitch + line[of]).sort()
+        kinds = kinds[of][order]
+        begins = (kinds != EMPTY).nonzero().squeeze(1)
+        begin, end = places[begins], places[begins + 1]
+        column = begin // pitch
+        at = column * pitch
+        return BlockRuns.from_sorted(
+            self.classes,
+            self.width,
+            self.lines,
+            Stretches(column, begin - at, end - at, kinds[begins]),
+        )
+
+    def coarsened(self, lines_by: int, width_by: int) -> BlockRuns:
+        """Return the runs of larger blocks, made of `lines_by` by `width_by` of these.
+
+        A larger block is FULL if all its blocks are, EMPTY if all are, else PARTIAL; the last ones
+        are made of fewer.
+        """
+        if lines_by == width_by == 1:
+            return self
+        lines, width = block_count(self.lines, lines_by), block_count(self.width, width_by)
+        line = self.line_of_run
+        class_ = line // max(1, self.lines)
+        group = class_ * lines + (line - class_ * self.lines) // lines_by
+        start, stop = self.start.to(torch.int64), self.stop.to(torch.int64)
+        first, last = start // width_by, block_counts(stop, width_by)
+        # A full run fills what it covers whole; the end of the line completes the last block.
+        filled = (self.kind == FULL).nonzero().squeeze(1)
+        inner = block_counts(start, width_by)[filled]
+        whole = torch.where(stop == self.width, last, stop // width_by)[filled]
+        joined = Cover(
+            touched=Stretches(group, first, last, torch.ones_like(group)),
+            filled=Stretches(
+                group[filled], inner, torch.maximum(inner, whole), torch.ones_like(inner)
+            ),
+        ).kinds(self.lines, lines_by, width)
+        return BlockRuns.from_sorted(self.classes, lines, width, joined)
+
+    def cut(self, lines: range) -> BlockRuns:
+        """Return the runs of a range of lines, of step 1, that lies within the lines."""
+        if lines == range(self.lines):
+            return self
+        begins = torch.arange(self.classes, device=self.offsets.device).unsqueeze(1) * self.lines
+        return self.taken(begins + torch.arange(lines.start, lines.stop, device=begins.device))
+
+    def of_classes(self, classes: Sequence[int]) -> BlockRuns:
+        """Return the runs of some of the classes, in the order given."""
+        if list(classes) == list(range(self.classes)):
+            return self
+        at = torch.tensor(classes, dtype=torch.int64, device=self.offsets.device)
+        return self.taken(at.unsqueeze(1) * self.lines + torch.arange(self.lines, device=at.device))
+
+    def taken(self, lines: torch.Tensor) -> BlockRuns:
+        """Return the runs of some lines.
+
+        Args:
+            lines: int64 ``(classes, lines)`` of the result: ``class * self.lines + line`` of each.
+        """
+        first = self.offsets[lines].view(-1)
+        lengths = self.offsets[lines + 1].view(-1) - first
+        offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+        of = torch.repeat_interleave(lengths)
+        runs = (first - offsets[:-1])[of] + torch.arange(len(of), device=of.device)
+        return BlockRuns(
+            lines.shape[0],
+            lines.shape[1],
+            self.width,
+            offsets,
+            self.start[runs],
+            self.stop[runs],
+            self.kind[runs],
+        )
+
+    def to(self, device: torch.device) -> BlockRuns:
+        """Return the runs on a device."""
+        if self.offsets.device == device:
+            return self
+        tensors = (t.to(device) for t in (self.offsets, self.start, self.stop, self.kind))
+        return BlockRuns(self.classes, self.lines, self.width, *tensors)
+
+
+def equal_runs(a: BlockRuns, b: BlockRuns) -> bool:
+    """Return whether two sets of runs, on one device, describe the same blocks."""
+    if (a.classes, a.lines, a.width) != (b.classes, b.lines, b.width):
+        return False
+    pairs = ((a.offsets, b.offsets), (a.start, b.start), (a.stop, b.stop), (a.kind, b.kind))
+    return all(torch.equal(x, y) for x, y in pairs)
+
+
+def order(counts: torch.Tensor, priority: Priority) -> torch.Tensor:
+    """Return the lines in the order in which to work on them, by their number of blocks.
+
+    Args:
+        counts: int64 ``(..., lines)``.
+        priority: "lpt" or "spt".
+
+    Returns:
+        int32 ``(..., lines)``, a permutation; lines of equal work stay in order.
+    """
+    assert priority in get_args(Priority)
+    return counts.argsort(dim=-1, descending=priority == "lpt", stable=True).to(torch.int32)
