@@ -1,10 +1,14 @@
-"""The place of the emulator of GPU kernels; empty in this release.
+"""The emulator of GPU kernels.
 
-The folder exists so that the package's layout and the import rules around it are settled: it
-imports nothing of the project.
+`ptx` reads the text of kernels, `host` receives their launches, and `errors` has the root of all
+failures.  The emulator imports nothing else of the project: it serves kernels of any origin.
 """
 
 if __name__ != "flexfa4.emulator":
     raise ImportError(
         "the folder emulator/ is not a top-level package: write `import flexfa4.emulator`"
     )
+
+from flexfa4.emulator.errors import EmulationError
+
+__all__ = ["EmulationError"]

@@ -24,8 +24,8 @@ from flexfa4.frontend.ir import F32, Buffer
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.frontend.tracing.trace import resolve
 from flexfa4.kernels.cpu.function import Request, attend
-from flexfa4.mask_cache import block_mask_for
-from flexfa4.mask_spec import GivenSizes
+from flexfa4.masks.cache import block_mask_for
+from flexfa4.masks.spec import GivenSizes
 from flexfa4.out_of_range import explained
 from flexfa4.torch_op.arguments import captured
 from flexfa4.torch_op.context import needs_op, refuse_forward_mode

@@ -6,7 +6,7 @@ blocks are found by `frontend.masks`: nothing is computed for a mask in closed f
 asked for.  Using one is the kernels' business.
 
 Copies made by ``copy.deepcopy`` and pickle are snapshots for good: they hold the mask as text with
-the values of its captures (`mask_copies`) and no function, so a block mask of a lambda can be sent
+the values of its captures (`masks.copies`) and no function, so a block mask of a lambda can be sent
 to another process, too, and no change of the original's captures concerns a copy.
 """
 
@@ -30,17 +30,18 @@ from flexfa4.errors import (
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.masks.grid import FULL, PARTIAL
+from flexfa4.frontend.masks.limits import check_dense, check_lines
 from flexfa4.frontend.masks.runs import BlockList, Priority
-from flexfa4.frontend.masks.solving.closed_form import Solved
 from flexfa4.frontend.masks.solving.in_words import describe
+from flexfa4.frontend.masks.solving.solved import Solved
 from flexfa4.frontend.masks.structure import Lines, MaskBlocks, analyse
 from flexfa4.frontend.tracing.forms import MaskLike
 from flexfa4.frontend.tracing.trace import TextMod, resolve
-from flexfa4.mask_copies import restored, state_of
-from flexfa4.mask_parts import Part, bound_part, part_of
-from flexfa4.mask_registry import register
-from flexfa4.mask_snapshot import Snapshot
-from flexfa4.mask_spec import (
+from flexfa4.masks.copies import restored, state_of
+from flexfa4.masks.parts import Part, bound_part, part_of
+from flexfa4.masks.registry import register
+from flexfa4.masks.snapshot import Snapshot
+from flexfa4.masks.spec import (
     BLOCK_SIZE,
     READS,
     GivenSizes,
@@ -169,6 +170,7 @@ class BlockMask:
         """
         checked_choice("by", by, Lines)
         runs = self._blocks.lines(by)
+        check_lines(self.batch or 1, self.heads or 1)
         classes = self._blocks.classes.of.to(self.device).expand(self.shape[:2])
         return BlockLists(runs.blocks(PARTIAL), runs.blocks(FULL), classes.contiguous())
 
@@ -201,21 +203,33 @@ class BlockMask:
 
         Batch and heads are those of `shape`.
         """
-        kinds = self._blocks.kinds()
-        return kinds.expand(*self.shape[:2], -1, -1).contiguous()
+        return self._table(self._blocks.kinds(), "blocks")
 
     def to_dense(self) -> torch.Tensor:
         """Return the mask itself, bool `shape`; for looking at: ``q_len * kv_len`` elements."""
-        return self._blocks.dense().expand(self.shape).contiguous()
+        return self._table(self._blocks.dense(), "scores")
 
     def _of_each(self, of_classes: torch.Tensor) -> torch.Tensor:
         """Return what holds for ``(classes, lines)`` as ``(batch, heads, lines)``."""
-        return self._blocks.for_each(of_classes).expand(*self.shape[:2], -1).contiguous()
+        each = self._blocks.for_each(of_classes)
+        check_lines((self.batch or 1) * (self.heads or 1), each.shape[2])
+        return each.expand(*self.shape[:2], -1).contiguous()
+
+    def _table(self, each: torch.Tensor, what: str) -> torch.Tensor:
+        """Return a dense table, of one batch or head where they are equal, with those of `shape`.
+
+        Args:
+            each: ``(batch or 1, heads or 1, lines, width)``.
+            what: what its elements are, for the message that there are too many.
+        """
+        shape = (*self.shape[:2], *each.shape[2:])
+        check_dense(what, shape, "block_mask[:1, :1]")
+        return each.expand(shape).contiguous()
 
     @property
     def density(self) -> float:
         """Share of the blocks that are not empty, 0 to 1 (0 where there are no blocks)."""
-        return self._blocks.density
+        return 0.0 if self.batch == 0 else self._blocks.density
 
     @property
     def nbytes(self) -> int:
@@ -297,7 +311,7 @@ class BlockMask:
         if spec == self._spec:
             return self
         values = Values.of(bound, spec.known_sizes, device=self.device)  # loads as proved before
-        values = replace(values, runs=self._blocks.value_runs)
+        values = replace(values, value_runs=self._blocks.value_runs)
         blocks = MaskBlocks(bound.graph, values, spec.space(bound.graph), spec.block_size)
         if not self._blocks.is_closed:
             blocks = part.found_in(self._blocks, blocks)

@@ -12,17 +12,19 @@ from typing import Final, Literal
 import torch
 
 from flexfa4.block_mask import BlockMask
+from flexfa4.errors import ArgumentError
 from flexfa4.frontend.analysis import facts, in_words
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import Graph
-from flexfa4.frontend.masks.grid import EMPTY, FULL
+from flexfa4.frontend.masks.grid import FULL, PARTIAL
+from flexfa4.frontend.masks.runs import BlockRuns
 from flexfa4.frontend.masks.solving.in_words import describe, describe_premises
 from flexfa4.frontend.masks.solving.solve import Index, NotClosed, closed_form
 from flexfa4.frontend.tracing import trace
 from flexfa4.frontend.tracing.contract import check_kind
 from flexfa4.frontend.tracing.forms import MaskLike, ScoreLike
 from flexfa4.kernels.cpu.describe import describe_mask, describe_score, describe_use
-from flexfa4.mask_snapshot import tensor_identity
+from flexfa4.masks.snapshot import tensor_identity
 
 Row = tuple[str, str]
 
@@ -167,26 +169,31 @@ def _closed_form(graph: Graph) -> Iterator[Row]:
         yield "rests on", "\n".join([*premises, "checked for each block mask"])
 
 
+def _block_counts(runs: BlockRuns, of: torch.Tensor) -> Iterator[Row]:
+    """Yield how many blocks there are of each kind; `of` has the class of each batch and head."""
+
+    def total(kind: int) -> int:
+        return int(runs.counts(kind).sum(1).cpu()[of].sum())
+
+    partial, full = total(PARTIAL), total(FULL)
+    every = of.numel() * runs.lines * runs.width
+    counts = {"empty": every - partial - full, "partial": partial, "full": full}
+    for name, count in counts.items():
+        yield name, f"{count} ({count / max(every, 1):.1%})"
+
+
 def _blocks(mask: BlockMask) -> Iterator[Row]:
     """Yield the blocks of a block mask, all batches and heads together, and how they were found."""
     blocks, held = mask.blocks_on(mask.device), mask.nbytes
-    runs, of = blocks.runs, blocks.classes.of.expand(mask.shape[:2])
-    line_ends = [runs.lines * (class_ + 1) for class_ in range(runs.classes)]
-
-    def total(kept: torch.Tensor) -> int:
-        before = torch.nn.functional.pad((runs.lengths * kept).cumsum(0), (1, 0))[runs.offsets]
-        each = before[[0, *line_ends]].diff().cpu()
-        return int(each[of].sum())
-
-    full = total(runs.kind == FULL)
-    computed = total(runs.kind != EMPTY)
-    every = of.numel() * runs.lines * runs.width
+    of = blocks.classes.of.expand(mask.shape[:2])
     yield "made for", repr(mask)
-    counts = {"empty": every - computed, "partial": computed - full, "full": full}
-    for name, count in counts.items():
-        yield name, f"{count} ({count / max(every, 1):.1%})"
+    try:
+        yield from _block_counts(blocks.runs, of)
+    except ArgumentError as error:  # only a closed form can have so many
+        yield "counts", f"not made: {str(error).splitlines()[0]}"
     if of.numel() > 1:
-        yield "classes", f"{runs.classes}, of {of.numel()} pairs of batch and head"
+        pairs = f"{of.numel()} pairs of batch and head"
+        yield "classes", f"{len(blocks.classes.members)}, of {pairs}"
     form = blocks.by_rows
     if isinstance(form, NotClosed):
         yield "found", f"by splitting boxes, not in closed form: {form.reason}"

@@ -18,6 +18,7 @@ In the order in which data passes through them::
     contraction sums of products of two tensors, as matrix products
     pool        memory for large temporaries that is used again
     layout      how the output of attention lies in memory
+    csr         lists of lists in flat tensors
     value_runs  runs of equal values in captured tensors, and searches in them
     gather      elements of a tensor at indices that broadcast
     lanes       where a graph is evaluated: a rectangle of scores, or scattered tiles

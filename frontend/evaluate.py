@@ -48,7 +48,7 @@ class Values:
         dtype: what f32 means: torch.float32 or torch.float64.
         device: where the index tensors live.
         unproved: loads whose indices may be out of range; they are checked on visible lanes.
-        runs: the runs of equal values along the axes that searches look along.
+        value_runs: the runs of equal values along the axes that searches look along.
     """
 
     tensors: Mapping[Buffer, torch.Tensor] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Values:
     dtype: torch.dtype = torch.float32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     unproved: frozenset[Node] = frozenset()
-    runs: Mapping[tuple[Buffer, int], ValueRuns] = field(default_factory=dict)
+    value_runs: Mapping[tuple[Buffer, int], ValueRuns] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -461,7 +461,7 @@ def _to_axes(result: torch.Tensor, adv: int, axes: list[int], rank: int) -> torc
 def _search(node: Node, given: list[Value], values: Values) -> Value:
     """Find the place of a value along an axis of a captured tensor, at every lane."""
     where: Search = node.attr
-    runs = values.runs[where.buffer, where.axis]
+    runs = values.value_runs[where.buffer, where.axis]
     *indices, value = given
     value = torch.as_tensor(value, dtype=runs.values.dtype, device=runs.values.device)
     return runs.find(where.side, indices, value)

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 import torch
 
+from flexfa4.frontend.csr import offsets_of_lengths
 from flexfa4.frontend.ir import Side
 
 Number: TypeAlias = "bool | int | float"
@@ -41,7 +42,7 @@ class ValueRuns:
     offsets: torch.Tensor
 
     @functools.cached_property
-    def _rows(self) -> torch.Tensor:
+    def rows(self) -> torch.Tensor:
         """The row of each run, int64 ``(runs,)``."""
         rows = torch.arange(len(self.offsets) - 1, device=self.offsets.device)
         return rows.repeat_interleave(self.offsets.diff())
@@ -61,7 +62,7 @@ class ValueRuns:
         if self.has_nan:
             return False
         rises = self.values[1:] > self.values[:-1]
-        return bool((rises | (self._rows[1:] != self._rows[:-1])).all())
+        return bool((rises | (self.rows[1:] != self.rows[:-1])).all())
 
     def grouped(self, value: Number | None = None) -> bool:
         """Return whether no row has two runs of one value, without NaN.
@@ -72,7 +73,7 @@ class ValueRuns:
         if self.has_nan:
             return False
         if value is not None:
-            rows = self._rows[self.values == value]
+            rows = self.rows[self.values == value]
             return bool((rows[1:] != rows[:-1]).all())
         if self.ascending or not len(self.values):
             return True
@@ -81,7 +82,7 @@ class ValueRuns:
             low, high = (int(v) for v in self.values.aminmax())
             if most > high - low + 1:  # more runs than values that there could be
                 return False
-        values, rows = self._sorted[0], self._rows
+        values, rows = self._sorted[0], self.rows
         return bool(((values[1:] != values[:-1]) | (rows[1:] != rows[:-1])).all())
 
     @functools.cached_property
@@ -90,7 +91,7 @@ class ValueRuns:
         if self.ascending:
             return self.values, self.starts, self.stops
         order = self.values.argsort(stable=True)
-        order = order[self._rows[order].argsort(stable=True)]
+        order = order[self.rows[order].argsort(stable=True)]
         return self.values[order], self.starts[order], self.stops[order]
 
     def find(
@@ -169,7 +170,7 @@ def value_runs(tensor: torch.Tensor, axis: int) -> ValueRuns:
     torch.ne(flat[:, 1:], flat[:, :-1], out=begins[:, 1:])
     place = begins.flatten().nonzero().squeeze(1)
     counts = begins.sum(1)
-    offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    offsets = offsets_of_lengths(counts)
     starts = place % max(length, 1)
     stops = torch.empty_like(starts)
     stops[:-1] = starts[1:]

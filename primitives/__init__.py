@@ -2,7 +2,7 @@
 
 ::
 
-    block_runs      iteration over the non-empty blocks of a mask, as long runs of keys
+    key_runs        iteration over the non-empty blocks of a mask, as long runs of keys
     online_softmax  running maximum and sum of rows, in base 2
 """
 

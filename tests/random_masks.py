@@ -8,7 +8,6 @@ ones.  Every load is in range, and no divisor is zero.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any, Final
 import torch
 from hypothesis import strategies as st
 
-Text = st.SearchStrategy[str]
+from tests.grammars import Text, grammar
 
 
 @dataclass(frozen=True)
@@ -91,6 +90,7 @@ CAPTURES: Final[dict[str, Make]] = {
     "doc": _documents,
     "ids": _permuted,
     "turns": _turns,
+    "marks": lambda s, g: torch.stack([_turns(s, g), _turns(s, g)], 1),
     "rank": lambda s, g: torch.randperm(s.length, generator=g),
     "text": lambda s, g: torch.stack([_documents(s, g) for _ in range(s.batch)]),
     "grid": lambda s, g: torch.randint(0, 4, (5, 7), generator=g),
@@ -129,12 +129,13 @@ IDIOMS: Final = (
     "((q_idx - kv_idx) % count == 0)",
     "((q_idx - kv_idx) // wide % 2 == 0)",
     "((kv_idx - q_idx) % 50 < 7)",
-    "((q_idx - kv_idx) & 32 == 0)",
+    "((q_idx - kv_idx + 5) & 112 == 112)",
     "(doc[q_idx] == doc[kv_idx])",
     "(ids[q_idx] == ids[kv_idx])",
     "(ids[kv_idx] < ids[q_idx])",
     "(turns[q_idx] == turns[kv_idx])",
     "(turns[q_idx] != doc[kv_idx])",
+    "(marks[q_idx, 0] == marks[kv_idx, 1])",
     "(text[b, q_idx] == text[b, kv_idx])",
     "(text[b, q_idx] == text[0, kv_idx])",
     "(grid[q_idx % 5, kv_idx % 7] == grid[kv_idx % 5, q_idx % 7])",
@@ -162,17 +163,6 @@ INTEGERS: Final = (
 )  # fmt: skip
 DIVISORS: Final = ("1", "2", "count", "16", "wide", "below", "(h + 1)", "-3")
 BOUNDS: Final = ("0", "1", "count", "wide", "below", "64", "lens[b]", "far")
-
-
-def grammar(rule: Callable[[int], Text]) -> Callable[[int], Text]:
-    """Make each depth of a rule once, as a strategy that prints as one line."""
-    made = functools.cache(rule)
-
-    @st.composite
-    def source(draw: st.DrawFn, depth: int) -> str:
-        return draw(made(depth))
-
-    return source
 
 
 @grammar

@@ -112,6 +112,8 @@ def unmapped(package: Path) -> list[str]:
 @pytest.mark.parametrize(
     "package",
     [
+        "emulator",
+        "emulator/ptx",
         "flexfa4/cli",
         "flexfa4/flex",
         "flexfa4/plotting",

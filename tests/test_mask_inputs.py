@@ -128,6 +128,16 @@ def test_a_block_size_that_is_no_multiple_of_16_is_refused(value: Any) -> None:
         assert "instead: block_size=128" in message
 
 
+@pytest.mark.parametrize("value", [1 << 49, (16, 1 << 70)])
+def test_a_block_size_beyond_any_length_is_refused(value: Any) -> None:
+    for call in (
+        lambda: create_block_mask(causal, **SIZES, block_size=value),
+        lambda: create_block_mask(causal, **SIZES).with_block_size(value),
+    ):
+        message = message_of(ArgumentError, call)
+        assert "allowed: a multiple of 16 and at most 2**48, or a pair of them" in message
+
+
 @pytest.mark.parametrize("size", [1 << 20, 1 << 40])
 def test_a_block_may_be_larger_than_the_mask(size: int) -> None:
     for mask in (causal, Document(torch.arange(12) // 5)):

@@ -27,14 +27,15 @@ from flexfa4 import BlockMask, flex
 from flexfa4.block_mask import BlockLists
 from flexfa4.frontend.masks import sweep
 from flexfa4.frontend.masks.grid import EMPTY, FULL, PARTIAL
-from flexfa4.frontend.masks.runs import BlockRuns, equal_runs
+from flexfa4.frontend.masks.runs import BlockRuns
 from flexfa4.frontend.masks.search import boxes, parts, refine, tiles
-from flexfa4.frontend.masks.solving.closed_form import Solved, bounds_of
 from flexfa4.frontend.masks.solving.solve import NotClosed
+from flexfa4.frontend.masks.solving.solved import Solved, ends_of
 from flexfa4.frontend.masks.structure import Lines, MaskBlocks
 from flexfa4.testing import CASES, Case, Draw, Mods, Sizes
 from flexfa4.variants import causal
-from tests.random_masks import RandomMask, Space, random_masks
+from tests.brute_force import equal_runs, kinds_of
+from tests.random_masks import IDIOMS, RandomMask, Space, random_masks
 
 Pair = tuple[int, int]
 BLOCK_SIZES: Final = ((16, 16), (128, 128), (16, 48), (256, 32), (64, 96), (48, 256), (32, 80))
@@ -42,21 +43,6 @@ EXAMPLES: Final = max(500, settings().max_examples)  # of the profile that is lo
 
 
 # ---- what a block mask tells, against brute force ------------------------------------------------
-
-
-def kinds_of(dense: torch.Tensor, block_size: Pair, *, ragged_full: bool = True) -> torch.Tensor:
-    """Return the kinds of the blocks of a mask ``(b, h, q, kv)``, by the lanes that exist.
-
-    In torch's block masks (``ragged_full=False``) a block that the length cuts short is not full.
-    """
-    parts = []
-    for missing in (ragged_full, False):  # what lanes behind the end are taken for
-        q, kv = (-n % size for n, size in zip(dense.shape[2:], block_size, strict=True))
-        padded = torch.nn.functional.pad(dense, (0, kv, 0, q), value=missing)
-        blocks = padded.unflatten(3, (-1, block_size[1])).unflatten(2, (-1, block_size[0]))
-        parts.append(blocks)
-    every, some = parts[0].all(5).all(3), parts[1].any(5).any(3)
-    return torch.where(every, FULL, torch.where(some, PARTIAL, EMPTY)).to(torch.int8)
 
 
 def check(made: BlockMask, dense: torch.Tensor) -> None:
@@ -102,7 +88,7 @@ def check_closed_form(blocks: MaskBlocks, form: Solved | NotClosed, dense: torch
         return
     positions, length = torch.arange(dense.shape[2]), torch.arange(dense.shape[3])
     for b, h in itertools.product(range(blocks.size.b), range(blocks.size.h)):
-        start, stop = bounds_of(form, b, h, positions)
+        start, stop = ends_of(form, b, h, positions)
         within = (length >= start[..., None]) & (length < stop[..., None])
         assert torch.equal(within.any(0), dense[b, h])
 
@@ -110,8 +96,8 @@ def check_closed_form(blocks: MaskBlocks, form: Solved | NotClosed, dense: torch
 # Sizes up to which work is done at once, so low that small masks are split, cut and joined too.
 LOW: Final[dict[Any, dict[str, int]]] = {
     boxes: {"_CHUNK": 50},
-    parts: {"_FEW_LANES": 0, "_LEAST": 4, "_SLICE": 64},
-    refine: {"_FIRST": 4, "_SLICE": 60, "_FEW_LANES": 0},
+    parts: {"_FEW_LANES": 0, "_LEAST": 4, "_SLICE": 1000},
+    refine: {"_FIRST": 4, "_SLICE": 200, "_FEW_LANES": 0},
     sweep: {"_INTERVALS_AT_ONCE": 300},
     tiles: {"_CHUNK_LANES": 20_000, "_FEW_LANES": 0, "_PIECE": 40},
 }
@@ -153,19 +139,16 @@ def doubled(made: BlockMask, dense: torch.Tensor, pick: int) -> Masked:
     return made.with_block_size((q * (1 + pick % 2), kv * (1 + pick // 2 % 3))), dense
 
 
-def one_batch(made: BlockMask, dense: torch.Tensor, pick: int) -> Masked:
-    b = pick % dense.shape[0]
-    return made[b], dense[b : b + 1]
+def one_batch_and_head(made: BlockMask, dense: torch.Tensor, pick: int) -> Masked:
+    b, h = pick % dense.shape[0], pick // 7 % dense.shape[1]
+    return made[b - dense.shape[0], h], dense[b : b + 1, h : h + 1]
 
 
-def one_head(made: BlockMask, dense: torch.Tensor, pick: int) -> Masked:
-    h = pick % dense.shape[1]
-    return made[:, h], dense[:, h : h + 1]
-
-
-def some_queries(made: BlockMask, dense: torch.Tensor, pick: int) -> Masked:
-    queries = part(dense.shape[2], pick)
-    return made[:, :, queries], dense[:, :, queries]
+def some_of_each(made: BlockMask, dense: torch.Tensor, pick: int) -> Masked:
+    batches, queries = part(dense.shape[0] - 1, pick), part(dense.shape[2], pick // 3)
+    batches = slice(batches.start, batches.stop + 1)
+    heads = slice(pick % dense.shape[1], None)
+    return made[batches, heads, queries], dense[batches, heads, queries]
 
 
 def pickled(made: BlockMask, dense: torch.Tensor, pick: int) -> Masked:
@@ -176,7 +159,7 @@ def copied(made: BlockMask, dense: torch.Tensor, pick: int) -> Masked:
     return copy.deepcopy(made), dense
 
 
-STEPS: Final = (regrouped, doubled, one_batch, one_head, some_queries, pickled, copied)
+STEPS: Final = (regrouped, doubled, one_batch_and_head, some_of_each, pickled, copied)
 Step = Callable[[BlockMask, torch.Tensor, int], Masked]
 
 
@@ -193,7 +176,7 @@ spaces = st.builds(
     st.sampled_from((1, 2, 3)),
     st.sampled_from(LENGTHS),
 )
-steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 10**6)), min_size=1, max_size=2)
+steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 10**6)), min_size=1, max_size=3)
 
 
 def made_of(mask: Any, space: Space, block_size: Pair) -> BlockMask:
@@ -219,6 +202,19 @@ def test_random_masks_have_exactly_the_structure_that_brute_force_finds(
     for step, pick in then:
         made, dense = step(made, dense, pick)
         check(made, dense)
+
+
+@pytest.mark.parametrize("source", IDIOMS)
+def test_each_condition_alone_has_exactly_the_structure_that_brute_force_finds(source: str) -> None:
+    for space, block_size in (
+        (Space(2, 2, 257, 257), (16, 48)),
+        (Space(2, 3, 200, 145), (16, 16)),
+        (Space(1, 1, 897, 700), (16, 16)),
+    ):
+        function = RandomMask(source, seed=1).function(space)
+        made, dense = made_of(function, space, block_size), space.dense(function)
+        check(made, dense)
+        check_in_small_steps(made, dense)
 
 
 # ---- torch's block masks -------------------------------------------------------------------------
@@ -315,6 +311,9 @@ def test_what_is_made_of_the_block_mask_of_a_variant_is_exact(case: Case) -> Non
     dense = space.dense(mods.mask if mods.eager_mask is None else mods.eager_mask)
     for pick, step in enumerate(STEPS):
         check(*step(made, dense, 1234 + 57 * pick))
+    for step in (some_of_each, one_batch_and_head, regrouped, some_of_each, copied, doubled):
+        made, dense = step(made, dense, 1681)  # heads from 1 on, queries 14 to 79, then fewer
+        check(made, dense)
 
 
 # ---- the check itself ----------------------------------------------------------------------------

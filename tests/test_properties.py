@@ -9,7 +9,6 @@ decides there, and values that overflow fp16 in the eager computation that sets 
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,8 +20,7 @@ from hypothesis import strategies as st
 
 import flexfa4
 from flexfa4.testing import Case, Draw, Inputs, Mods, Sizes, Trial, excess, finite_rows
-
-Text = st.SearchStrategy[str]
+from tests.grammars import Text, grammar
 
 # ---- sources of mods -----------------------------------------------------------------------------
 
@@ -51,17 +49,6 @@ INT_LEAVES: Final = (
     "b", "h", "q_idx", "kv_idx", "(q_idx - kv_idx)", "(kv_idx + count)",
     "document[q_idx]", "document[kv_idx]", "order[document[kv_idx]]",
 )  # fmt: skip
-
-
-def grammar(rule: Callable[[int], Text]) -> Callable[[int], Text]:
-    """Make each depth of a rule once, as a strategy that prints as one line."""
-    made = functools.cache(rule)
-
-    @st.composite
-    def source(draw: st.DrawFn, depth: int) -> str:
-        return draw(made(depth))
-
-    return source
 
 
 def binary(operators: tuple[str, ...], *operands: Text) -> Text:

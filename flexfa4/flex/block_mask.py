@@ -46,7 +46,7 @@ from flexfa4.flex.slicing import is_whole, picked, rows_length
 from flexfa4.frontend.masks.grid import EMPTY, block_count
 from flexfa4.frontend.text import snapshots
 from flexfa4.frontend.tracing.trace import Mod, resolve, unpickled
-from flexfa4.mask_snapshot import tensor_identity
+from flexfa4.masks.snapshot import tensor_identity
 
 
 @dataclass(frozen=True)

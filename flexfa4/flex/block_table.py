@@ -16,8 +16,9 @@ from typing import Protocol, TypeAlias
 import torch
 
 from flexfa4.flex.block_lists import Lists, lists_by
+from flexfa4.frontend.csr import offsets_of_owners
 from flexfa4.frontend.masks.grid import EMPTY, FULL, PARTIAL
-from flexfa4.frontend.masks.runs import BlockRuns
+from flexfa4.frontend.masks.runs import BlockRuns, Rectangles
 
 Pair: TypeAlias = tuple[int, int]
 
@@ -192,7 +193,7 @@ class FoundBlocks:
             runs=replace(
                 runs,
                 width=columns,
-                offsets=_offsets(line[kept], runs.classes * rows),
+                offsets=offsets_of_owners(line[kept], runs.classes * rows),
                 start=runs.start[kept],
                 stop=runs.stop[kept].clamp(max=columns),
                 kind=runs.kind[kept],
@@ -217,18 +218,12 @@ class FoundBlocks:
             stop = torch.cat((stop.index_fill(0, ends, last), torch.full_like(ends, runs.width)))
             kind = torch.cat((kind, torch.full_like(ends, PARTIAL)))
         class_ = line // runs.lines
-        parted = BlockRuns.from_rectangles(
-            runs.classes,
-            runs.lines,
-            runs.width,
-            class_,
-            line - class_ * runs.lines,
-            torch.ones_like(line),
-            start,
-            stop,
-            kind,
+        first, one = line - class_ * runs.lines, torch.ones_like(line)
+        parted = Rectangles(class_, first, one, start, stop, kind)
+        return replace(
+            self,
+            runs=BlockRuns.from_rectangles(runs.classes, runs.lines, runs.width, parted),
         )
-        return replace(self, runs=parted)
 
     def to(self, device: torch.device) -> FoundBlocks:
         """See `BlockTable`."""
@@ -244,7 +239,7 @@ def _written(runs: BlockRuns, kept: torch.Tensor) -> tuple[torch.Tensor, torch.T
     lines, width = runs.classes * runs.lines, runs.width
     line, start, stop = (t[kept].long() for t in (runs.line_of_run, runs.start, runs.stop))
     ends = (stop - start).cumsum(0)
-    first = _offsets(line, lines)
+    first = offsets_of_owners(line, lines)
     before = torch.nn.functional.pad(ends, (1, 0))[first]  # blocks of all lines before each
     counts = before.diff()
     # A gap follows each run, and one precedes the first of each line.
@@ -269,8 +264,3 @@ def _written(runs: BlockRuns, kept: torch.Tensor) -> tuple[torch.Tensor, torch.T
     steps[place] = jumps.to(torch.int32)
     indices = steps.cumsum_(0).view(runs.classes, runs.lines, width)
     return counts.to(torch.int32).view(runs.classes, runs.lines), indices
-
-
-def _offsets(line: torch.Tensor, lines: int) -> torch.Tensor:
-    """Return where the runs of each line begin; `line` ascends, one of each run."""
-    return torch.searchsorted(line, torch.arange(lines + 1, device=line.device))

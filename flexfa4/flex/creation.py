@@ -23,7 +23,7 @@ from flexfa4.flex.sizes import block_size_pair, native_block_size
 from flexfa4.frontend.masks.grid import EMPTY
 from flexfa4.frontend.tracing.contract import kind_of
 from flexfa4.frontend.tracing.trace import Mod, resolve
-from flexfa4.mask_spec import GivenSizes, Spec, reads
+from flexfa4.masks.spec import GivenSizes, Spec, reads
 
 
 def create_block_mask(

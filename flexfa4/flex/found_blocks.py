@@ -13,7 +13,7 @@ import torch
 from flexfa4.block_mask import BlockMask
 from flexfa4.flex.block_table import BlockTable, FoundBlocks, ListedKinds
 from flexfa4.frontend.masks.grid import block_count
-from flexfa4.mask_spec import GivenSizes, Spec
+from flexfa4.masks.spec import GivenSizes, Spec
 from flexfa4.torch_op import calls
 from flexfa4.torch_op.deferred import DeferredBlockMask
 

@@ -20,7 +20,7 @@ from flexfa4.flex.listed_mask import ListedBlocks
 from flexfa4.flex.masks import callable_mask, is_noop
 from flexfa4.flex.sizes import block_size_pair, native_block_size
 from flexfa4.frontend.tracing.trace import resolve
-from flexfa4.mask_spec import reads
+from flexfa4.masks.spec import reads
 from flexfa4.torch_op.deferred import DeferredBlockMask
 
 if TYPE_CHECKING:

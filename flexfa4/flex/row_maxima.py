@@ -20,8 +20,8 @@ from flexfa4.frontend.lanes import Lanes
 from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.frontend.tracing.trace import resolve
-from flexfa4.mask_cache import block_mask_for
-from flexfa4.mask_spec import GivenSizes
+from flexfa4.masks.cache import block_mask_for
+from flexfa4.masks.spec import GivenSizes
 from flexfa4.torch_op.deferred import DeferredBlockMask
 
 _SCORES_AT_ONCE: Final = 1 << 20

@@ -165,8 +165,8 @@ def draw_blocks(
     axes.set_xlim(0, kv_len)
     axes.set_ylim(q_len, 0)
     blocks = runs.lines * runs.width
-    full = int(runs.lengths[runs.kind == grid.FULL].sum())
-    counts = (blocks - runs.total, runs.total - full, full)
+    partial, full = (int(runs.lengths_of(kind).sum()) for kind in (grid.PARTIAL, grid.FULL))
+    counts = (blocks - partial - full, partial, full)
     grouped = f", {down} x {across} to a pixel" if down * across > 1 else ""
     axes.set_title(
         f"blocks of {height} x {width}{grouped}: {counts[0] / max(1, blocks):.1%} skipped",
@@ -268,7 +268,7 @@ class _Sizes:
 def _as_block_mask(mask: Any, sizes: _Sizes) -> Drawable:
     """Return the block mask to draw, made from a mask function or text where needed."""
     from flexfa4.block_mask import BlockMask
-    from flexfa4.mask_spec import BLOCK_SIZE
+    from flexfa4.masks.spec import BLOCK_SIZE
 
     given = mask if isinstance(mask, BlockMask) else _of_flex(mask, sizes)
     if given is not None:

@@ -14,7 +14,7 @@ import torch
 
 from flexfa4.block_mask import BlockMask
 from flexfa4.frontend.binding import BoundGraph
-from flexfa4.mask_spec import BLOCK_SIZE, Spec
+from flexfa4.masks.spec import BLOCK_SIZE, Spec
 from flexfa4.torch_op import ops, transforms
 from flexfa4.torch_op.arguments import NOTHING, Arguments, Captured, captured, float_tensor
 from flexfa4.torch_op.context import differentiates

@@ -35,7 +35,7 @@ from flexfa4.frontend.tracing import contract, tape
 from flexfa4.frontend.tracing.contract import Kind
 from flexfa4.frontend.tracing.dynamo import constant, outside, refuse
 from flexfa4.frontend.tracing.trace import FunctionMod, Mod, TextMod, resolve
-from flexfa4.mask_spec import BLOCK_SIZE, READS, GivenSizes, Spec, reads
+from flexfa4.masks.spec import BLOCK_SIZE, READS, GivenSizes, Spec, reads
 from flexfa4.torch_op import calls
 from flexfa4.torch_op.arguments import Captured, graph_of, text_of
 from flexfa4.torch_op.context import forward_mode_error

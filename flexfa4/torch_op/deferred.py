@@ -19,8 +19,8 @@ from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.tracing.trace import TextMod
-from flexfa4.mask_snapshot import Snapshot
-from flexfa4.mask_spec import Spec, reads
+from flexfa4.masks.snapshot import Snapshot
+from flexfa4.masks.spec import Spec, reads
 from flexfa4.torch_op import calls
 from flexfa4.torch_op.arguments import Captured, bind, float_tensor, graph_of
 from flexfa4.torch_op.tables import with_table

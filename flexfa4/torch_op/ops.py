@@ -34,10 +34,10 @@ from flexfa4.frontend.sizes import Sizes
 from flexfa4.kernels.cpu.function import Request, Results, attend, gradients
 from flexfa4.kernels.cpu.gradient_batches import for_each
 from flexfa4.lru import LruCache
-from flexfa4.mask_cache import block_mask_of
-from flexfa4.mask_registry import known
-from flexfa4.mask_snapshot import number_key, tensor_identity
-from flexfa4.mask_spec import BLOCK_SIZE, GivenSizes, Spec, reads
+from flexfa4.masks.cache import block_mask_of
+from flexfa4.masks.registry import known
+from flexfa4.masks.snapshot import number_key, tensor_identity
+from flexfa4.masks.spec import BLOCK_SIZE, GivenSizes, Spec, reads
 from flexfa4.out_of_range import explained
 from flexfa4.torch_op import folding
 from flexfa4.torch_op.arguments import (

@@ -36,7 +36,6 @@ def with_table(blocks: MaskBlocks, table: torch.Tensor) -> MaskBlocks:
     """
     if blocks.is_closed:
         return blocks
-    members = blocks.classes.members
-    b, h = (list(axis) for axis in zip(*members, strict=True)) if members else ([], [])
+    b, h = blocks.classes.members_on(table.device)
     kinds = table[b, h, : blocks.grid.rows, : blocks.grid.columns]
     return blocks.with_runs(BlockRuns.from_kinds(kinds).to(blocks.values.device))

@@ -43,6 +43,11 @@ class Classes:
     def __len__(self) -> int:
         return len(self.members)
 
+    def members_on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the batch and the head of each of `members`, int64 ``(classes,)``."""
+        pairs = torch.tensor(self.members, dtype=torch.int64).view(-1, 2).to(device)
+        return pairs[:, 0], pairs[:, 1]
+
 
 def classes_of(graph: Graph, values: Values, size: MaskSize) -> Classes:
     """Return the classes of a mask.
@@ -65,15 +70,19 @@ def classes_of(graph: Graph, values: Values, size: MaskSize) -> Classes:
 
 def _in_order(numbers: torch.Tensor, size: MaskSize) -> Classes:
     """Return classes renumbered by first appearance, from any numbers ``(pairs,)`` 0 ... n-1."""
-    count = int(numbers.max()) + 1
-    place = torch.arange(len(numbers))
-    first = torch.full((count,), len(numbers)).scatter_reduce_(0, numbers, place, "amin")
-    members, order = first.sort()
-    renumbered = torch.empty_like(order).scatter_(0, order, torch.arange(count))
+    members, order = _first_places(numbers, int(numbers.max()) + 1).sort()
+    renumbered = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
     return Classes(
         renumbered[numbers].view(size.b, size.h),
         tuple((int(m) // size.h, int(m) % size.h) for m in members),
     )
+
+
+def _first_places(numbers: torch.Tensor, count: int) -> torch.Tensor:
+    """Return where each of the numbers 0 ... `count` - 1 is first, int64 ``(count,)``; all are."""
+    places = torch.arange(len(numbers), device=numbers.device)
+    first = places.new_zeros(count)
+    return first.scatter_reduce_(0, numbers, places, "amin", include_self=False)
 
 
 def _told_apart_by(root: Node, values: Values, size: MaskSize) -> Iterator[torch.Tensor]:
@@ -192,7 +201,7 @@ class _Slices:
         if len(place) < 2:
             return place
         distinct, own = torch.unique(self._checksums(), return_inverse=True)
-        first = torch.full_like(distinct, len(place)).scatter_reduce_(0, own, place, "amin")[own]
+        first = _first_places(own, len(distinct))[own]
         repeated = (first != place).nonzero().squeeze(1)
         same = self._equal(repeated, first[repeated])
         return place.scatter(0, repeated[same], first[repeated[same]])

@@ -47,7 +47,7 @@ def with_rows_of(
     kinds = torch.where(upper == lower, upper, PARTIAL)
     count("block_lists")
     class_, row, column = (kinds == PARTIAL).nonzero().unbind(1)
-    members = torch.tensor(part.classes.members, device=kinds.device).view(-1, 2)[class_]
-    tiles = Tiles(members[:, 0], members[:, 1], row, column)
+    b, h = part.classes.members_on(kinds.device)
+    tiles = Tiles(b[class_], h[class_], row, column)
     kinds[class_, row, column] = decide(part.graph, part.values, tiles, part.grid)
     return part.with_runs(BlockRuns.from_kinds(kinds))

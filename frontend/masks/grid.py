@@ -33,13 +33,19 @@ class MaskSize:
         return Lanes((0, self.b), (0, self.h), (0, self.q_len), (0, self.kv_len))
 
     def domain(self, values: Values) -> Domain:
-        """Return what a mask's values and index space tell interval analysis about its leaves."""
+        """Return what a mask's values and index space tell interval analysis about its leaves.
+
+        Symbols are those of the values: a space that is smaller than the call (one lane of an axis
+        that does not matter) leaves ``q_len`` as it is.
+        """
         symbols = values.symbols
         return Domain(
             b=self.b,
             h=self.h,
-            q_len=self.q_len,
-            kv_len=self.kv_len,
+            q_len=symbols.get("q_len", self.q_len),
+            kv_len=symbols.get("kv_len", self.kv_len),
+            q=(0, max(self.q_len - 1, 0)),
+            kv=(0, max(self.kv_len - 1, 0)),
             num_heads=symbols.get("num_heads", 1),
             num_kv_heads=symbols.get("num_kv_heads", 1),
             scalars=values.scalars,

@@ -10,7 +10,6 @@ Loads of scores are not this module's business: they are checked on visible lane
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import Final, NoReturn
 
@@ -19,11 +18,13 @@ import torch
 from flexfa4.errors import MaskOutOfRangeError
 from flexfa4.frontend.analysis.bounds import bound
 from flexfa4.frontend.analysis.intervals import ANY_I32, Interval
-from flexfa4.frontend.evaluate import Program, Value, Values, mask_tile, widened
+from flexfa4.frontend.evaluate import Program, Value, Values, mask_tile
 from flexfa4.frontend.ir import Graph, Node, const, make_graph, topological
 from flexfa4.frontend.lanes import Lanes
 from flexfa4.frontend.masks.classes import classes_of
+from flexfa4.frontend.masks.contents import Contents
 from flexfa4.frontend.masks.grid import FULL, BlockGrid, MaskSize
+from flexfa4.frontend.masks.runs import BlockRun
 from flexfa4.frontend.masks.search.refine import refine
 from flexfa4.frontend.ops import apply
 
@@ -70,7 +71,7 @@ class _Checks:
         self._values = values
         self._size = size
         self._known = size.domain(values).leaf
-        self._extremes = functools.cache(self._extremes_of)
+        self._contents = Contents(values)
 
     def check(self, load: Node) -> None:
         """Raise if a load is out of range anywhere; loads in its indices have been checked."""
@@ -88,16 +89,7 @@ class _Checks:
     # ---- bounds ----------------------------------------------------------------------------------
 
     def _leaf(self, node: Node) -> Interval | None:
-        return self._extremes(node) if node.op == "load" else self._known(node)
-
-    def _extremes_of(self, load: Node) -> Interval | None:
-        """Return the least and greatest element of what a load reads."""
-        tensor = self._values.tensors[load.attr]
-        if not tensor.numel():
-            return None
-        ends = widened(tensor, load.dtype, self._values.dtype).aminmax()
-        low, high = (end.item() for end in ends)
-        return None if low != low else Interval(low, high)  # NaN: nothing is known
+        return self._contents.bounds(node.attr) if node.op == "load" else self._known(node)
 
     # ---- exact decision --------------------------------------------------------------------------
 
@@ -107,8 +99,7 @@ class _Checks:
         grid = BlockGrid(_varying(self._size, holds), _BLOCK_SIZE)
         classes = classes_of(graph, self._values, grid.size)
         runs = refine(graph, self._values, classes, grid)
-        whole = runs.lengths.where(runs.kind == FULL, 0)
-        if int(whole.sum()) == len(classes) * grid.rows * grid.columns:
+        if int(runs.lengths_of(FULL).sum()) == len(classes) * grid.rows * grid.columns:
             return None
         for class_, (b, h) in enumerate(classes.members):
             for row in range(grid.rows):
@@ -184,7 +175,7 @@ def _varying(size: MaskSize, node: Node) -> MaskSize:
     )
 
 
-def _first_gap(runs: list[tuple[int, int, int]], width: int) -> int | None:
+def _first_gap(runs: list[BlockRun], width: int) -> int | None:
     """Return the first block of a line that is not full."""
     here = 0
     for start, stop, kind in runs:

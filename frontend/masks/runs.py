@@ -13,12 +13,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 import torch
 
+from flexfa4.frontend.csr import offsets_of_lengths, offsets_of_owners, ranges
 from flexfa4.frontend.masks.grid import EMPTY, FULL, PARTIAL, block_count, block_counts
+from flexfa4.frontend.masks.limits import check_listed
 from flexfa4.frontend.masks.overlay import Stretches, overlay
+
+BlockRun: TypeAlias = tuple[int, int, int]
+"""Blocks ``start ... stop - 1`` of a line, and their kind, PARTIAL or FULL."""
 
 Priority = Literal["lpt", "spt"]
 """Which work comes first: "lpt", the longest processing time, or "spt", the shortest."""
@@ -39,22 +44,53 @@ class Cover:
     touched: Stretches
     filled: Stretches
 
-    def kinds(self, rows: int, by: int, width: int) -> Stretches:
+    def kinds(self, rows: int, per_line: int, width: int) -> Stretches:
         """Return the stretches of blocks that are not empty, sorted; the weight is the kind.
 
         Args:
             rows: how many rows a class has.
-            by: how many rows make a line; the last one of a class may have fewer.
+            per_line: how many rows make a line; the last one of a class may have fewer.
             width: blocks along a line.
         """
         touched, filled = self.touched, self.filled
-        radix = by + 1  # more than the rows that fill a block: one sum tells both counts
+        radix = per_line + 1  # more than the rows that fill a block: one sum tells both counts
         counted = replace(touched, weight=touched.weight * radix)
         sums = overlay(Stretches.concatenated((counted, filled)), width)
-        lines = max(1, block_count(rows, by))
-        present = (rows - sums.line % lines * by).clamp(max=by)
+        lines = max(1, block_count(rows, per_line))
+        present = (rows - sums.line % lines * per_line).clamp(max=per_line)
         kind = torch.where(sums.weight % radix == present, FULL, PARTIAL)
         return Stretches(sums.line, sums.start, sums.stop, kind)
+
+
+@dataclass(frozen=True, eq=False)
+class Rectangles:
+    """Rectangles of blocks of one kind: int64 tensors ``(n,)``.
+
+    Attributes:
+        class_: the class of each.
+        first, lines: its first line, and how many it covers.
+        start, stop: the blocks ``start ... stop - 1`` that it covers of each line.
+        kind: EMPTY, PARTIAL or FULL.
+    """
+
+    class_: torch.Tensor
+    first: torch.Tensor
+    lines: torch.Tensor
+    start: torch.Tensor
+    stop: torch.Tensor
+    kind: torch.Tensor
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[Rectangles]) -> Rectangles:
+        """Return the rectangles of all parts; at least one part."""
+        return cls(
+            torch.cat([p.class_ for p in parts]),
+            torch.cat([p.first for p in parts]),
+            torch.cat([p.lines for p in parts]),
+            torch.cat([p.start for p in parts]),
+            torch.cat([p.stop for p in parts]),
+            torch.cat([p.kind for p in parts]),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,33 +139,21 @@ class BlockRuns:
         classes: int,
         lines: int,
         width: int,
-        class_: torch.Tensor,
-        row: torch.Tensor,
-        rows: torch.Tensor,
-        start: torch.Tensor,
-        stop: torch.Tensor,
-        kind: torch.Tensor,
+        rectangles: Rectangles,
     ) -> BlockRuns:
-        """Return the runs of disjoint rectangles of blocks, given in any order.
+        """Return the runs of disjoint rectangles of blocks.
 
         Args:
             classes: see the class.
             lines: see the class.
             width: see the class.
-            class_: int64 ``(n,)``, the class of each rectangle.
-            row: int64 ``(n,)``, its first line.
-            rows: int64 ``(n,)``, how many lines it covers.
-            start: int64 ``(n,)``, the first block that it covers of each line.
-            stop: int64 ``(n,)``, the one after the last.
-            kind: ``(n,)``, any integer dtype: its kind.  Rectangles of kind EMPTY or without blocks
-                are ignored.
+            rectangles: in any order; those of kind EMPTY or without blocks are ignored.
         """
-        kept = ((kind != EMPTY) & (start < stop) & (rows > 0)).nonzero().squeeze(1)
-        rows = rows[kept]
-        of = torch.repeat_interleave(rows)  # the rectangle of each run
-        first = (class_ * lines + row)[kept] - (rows.cumsum(0) - rows)
-        line = first[of] + torch.arange(len(of), device=of.device)
-        of = kept[of]
+        start, stop, kind = rectangles.start, rectangles.stop, rectangles.kind
+        kept = ((kind != EMPTY) & (start < stop) & (rectangles.lines > 0)).nonzero().squeeze(1)
+        first = rectangles.class_ * lines + rectangles.first
+        of, line = ranges(first[kept], rectangles.lines[kept])
+        of = kept[of]  # the rectangle of each run
         order = (line * width + start[of]).argsort()
         of, line = of[order], line[order]
         return cls.from_sorted(
@@ -151,12 +175,11 @@ class BlockRuns:
         new[1:-1] = (line[1:] != line[:-1]) | (start[1:] != stop[:-1]) | (kind[1:] != kind[:-1])
         bounds = new.nonzero().squeeze(1)
         first, last = bounds[:-1], bounds[1:] - 1
-        every = torch.arange(classes * lines + 1, device=line.device)
         return cls(
             classes,
             lines,
             width,
-            torch.searchsorted(line[first], every),
+            offsets_of_owners(line[first], classes * lines),
             start[first].to(torch.int32),
             stop[last].to(torch.int32),
             kind[first].to(torch.int8),
@@ -191,34 +214,32 @@ class BlockRuns:
         """How many blocks each run has, int64 ``(runs,)``."""
         return (self.stop - self.start).to(torch.int64)
 
-    def counts(self) -> torch.Tensor:
-        """Return how many blocks of each line are not empty, int64 ``(classes, lines)``."""
-        before = torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0))
+    def lengths_of(self, kind: int) -> torch.Tensor:
+        """Return `lengths`, with 0 for runs of another kind."""
+        return torch.where(self.kind == kind, self.lengths, 0)
+
+    def counts(self, kind: int | None = None) -> torch.Tensor:
+        """Return how many blocks of each line are not empty, int64 ``(classes, lines)``.
+
+        Args:
+            kind: PARTIAL or FULL, to count blocks of that kind only.
+        """
+        lengths = self.lengths if kind is None else self.lengths_of(kind)
+        before = offsets_of_lengths(lengths)
         return before[self.offsets].diff().view(self.classes, self.lines)
-
-    @property
-    def total(self) -> int:
-        """How many blocks are not empty, all classes together."""
-        return int(self.lengths.sum())
-
-    @property
-    def density(self) -> float:
-        """Share of the blocks that are not empty, 0 to 1 (0 where there are no blocks)."""
-        blocks = self.classes * self.lines * self.width
-        return self.total / blocks if blocks else 0.0
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory of the tensors."""
         return sum(t.nbytes for t in (self.offsets, self.start, self.stop, self.kind))
 
-    def line(self, class_: int, line: int) -> list[tuple[int, int, int]]:
-        """Return the runs of one line as (start, stop, kind)."""
+    def line(self, class_: int, line: int) -> list[BlockRun]:
+        """Return the runs of one line."""
         first, last = self.offsets[class_ * self.lines + line :][:2].tolist()
         runs = (t[first:last].tolist() for t in (self.start, self.stop, self.kind))
         return list(zip(*runs, strict=True))
 
-    def every_line(self, class_: int) -> list[list[tuple[int, int, int]]]:
+    def every_line(self, class_: int) -> list[list[BlockRun]]:
         """Return `line` for every line of a class."""
         at = self.offsets[class_ * self.lines :][: self.lines + 1].tolist()
         found = (t[at[0] : at[-1]].tolist() for t in (self.start, self.stop, self.kind))
@@ -236,15 +257,23 @@ class BlockRuns:
         return kinds.view(self.classes, self.lines, self.width)
 
     def blocks(self, kind: int) -> BlockList:
-        """Return every block of a kind, PARTIAL or FULL."""
-        lengths = torch.where(self.kind == kind, self.lengths, 0)
-        of = torch.repeat_interleave(lengths)
-        before = lengths.cumsum(0) - lengths
-        indices = self.start[of] - before[of] + torch.arange(len(of), device=of.device)
-        ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))[self.offsets]
-        last = self.lines * torch.arange(1, self.classes + 1, device=of.device).unsqueeze(1)
+        """Return every block of a kind, PARTIAL or FULL.
+
+        Raises:
+            ArgumentError: there are more than can be listed.
+        """
+        lengths = self.lengths_of(kind)
+        before = offsets_of_lengths(lengths)
+        total = int(before[-1])
+        check_listed(total)
+        # As `ranges`, in 32 bits and without owners: there are far more blocks than runs.
+        first = (self.start - before[:-1]).to(torch.int32)
+        indices = torch.repeat_interleave(first, lengths, output_size=total)
+        indices += torch.arange(total, dtype=torch.int32, device=indices.device)
+        ends = before[self.offsets]
+        last = self.lines * torch.arange(1, self.classes + 1, device=ends.device).unsqueeze(1)
         begins = ends[:-1].view(self.classes, self.lines)
-        return BlockList(torch.cat((begins, ends[last]), 1), indices.to(torch.int32))
+        return BlockList(torch.cat((begins, ends[last]), 1), indices)
 
     # ---- the same otherwise ----------------------------------------------------------------------
 
@@ -266,10 +295,7 @@ class BlockRuns:
         kinds = pairs.weight // _SECOND
         differ = pairs.weight != kinds * (1 + _SECOND)
         lengths = torch.where(differ, pairs.stop - pairs.start, 0)
-        of = torch.repeat_interleave(lengths)
-        column = (pairs.start - (lengths.cumsum(0) - lengths))[of] + torch.arange(
-            len(of), device=of.device
-        )
+        of, column = ranges(pairs.start, lengths)
         pitch = self.lines + 1  # pairs in a class
         class_ = pairs.line // pitch
         line = pairs.line - class_ * pitch
@@ -336,14 +362,12 @@ class BlockRuns:
         """
         first = self.offsets[lines].view(-1)
         lengths = self.offsets[lines + 1].view(-1) - first
-        offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-        of = torch.repeat_interleave(lengths)
-        runs = (first - offsets[:-1])[of] + torch.arange(len(of), device=of.device)
+        _line, runs = ranges(first, lengths)
         return BlockRuns(
             lines.shape[0],
             lines.shape[1],
             self.width,
-            offsets,
+            offsets_of_lengths(lengths),
             self.start[runs],
             self.stop[runs],
             self.kind[runs],
@@ -355,14 +379,6 @@ class BlockRuns:
             return self
         tensors = (t.to(device) for t in (self.offsets, self.start, self.stop, self.kind))
         return BlockRuns(self.classes, self.lines, self.width, *tensors)
-
-
-def equal_runs(a: BlockRuns, b: BlockRuns) -> bool:
-    """Return whether two sets of runs, on one device, describe the same blocks."""
-    if (a.classes, a.lines, a.width) != (b.classes, b.lines, b.width):
-        return False
-    pairs = ((a.offsets, b.offsets), (a.start, b.start), (a.stop, b.stop), (a.kind, b.kind))
-    return all(torch.equal(x, y) for x, y in pairs)
 
 
 def order(counts: torch.Tensor, priority: Priority) -> torch.Tensor:

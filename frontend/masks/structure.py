@@ -26,8 +26,8 @@ from flexfa4.frontend.masks.loads import check_loads
 from flexfa4.frontend.masks.runs import BlockRuns, Priority, order
 from flexfa4.frontend.masks.search.refine import refine
 from flexfa4.frontend.masks.search.tiles import follows_diagonal
-from flexfa4.frontend.masks.solving.closed_form import Solved, solved
 from flexfa4.frontend.masks.solving.solve import NotClosed, closed_form
+from flexfa4.frontend.masks.solving.solved import Solved, solved
 from flexfa4.frontend.masks.sweep import counts_of_form, runs_of_form
 from flexfa4.frontend.value_runs import ValueRuns
 
@@ -105,16 +105,16 @@ class MaskBlocks:
         form = closed_form(self.graph, index)
         if isinstance(form, NotClosed):
             return form
-        return solved(form, replace(self.values, runs=self.value_runs), self.size)
+        return solved(form, replace(self.values, value_runs=self.value_runs), self.size)
 
     @property
     def value_runs(self) -> dict[tuple[Buffer, int], ValueRuns]:
         """What closed forms have found out about captured tensors."""
-        found = dict(self.values.runs)
+        found = dict(self.values.value_runs)
         for name in ("by_rows", "by_columns"):
             form = self.__dict__.get(name)
             if isinstance(form, Solved):
-                found.update(form.values.runs)
+                found.update(form.values.value_runs)
         return found
 
     # ---- runs of blocks --------------------------------------------------------------------------
@@ -178,7 +178,10 @@ class MaskBlocks:
 
     def for_each(self, of_classes: torch.Tensor) -> torch.Tensor:
         """Return what holds for ``(classes, ...)`` for each batch and head, ``(b, h, ...)``."""
-        return of_classes[self.classes.of.to(of_classes.device)]
+        of = self.classes.of.to(of_classes.device)
+        if of.numel() == 1:  # nothing to copy
+            return of_classes.unsqueeze(0)
+        return of_classes[of]
 
     def kinds(self) -> torch.Tensor:
         """Return the kind of every block, int8 ``(b, h, rows, columns)``."""

@@ -238,8 +238,27 @@ class _WithoutDynamo:
         set_eval_frame(self._callback)
 
 
+# How often a mod is called before it is taken for one that makes random numbers: other threads make
+# some as well, from the same state.
+_TRIES: Final = 8
+
+
 def _trace(mod: Any, kind: Kind) -> _Entry:
-    """Call the user's function once and return what that taught."""
+    """Call the user's function and return what that taught."""
+    for _ in range(_TRIES if threading.active_count() > 1 else 1):
+        entry = _called_once(mod, kind)
+        if entry is not None:
+            return entry
+    raise UnsupportedFunctionError(
+        where=contract.definition(mod),
+        name="making random numbers",
+        names="numbers that are the same for every call",
+        rewrite="random numbers made outside the mod, in a captured tensor",
+    )
+
+
+def _called_once(mod: Any, kind: Kind) -> _Entry | None:
+    """Return what a call of the function taught; None if random numbers were made meanwhile."""
     from flexfa4.frontend.pipeline import optimise
 
     arguments = inputs(kind)
@@ -256,12 +275,7 @@ def _trace(mod: Any, kind: Kind) -> _Entry:
             is_random = not torch.equal(torch.get_rng_state(), random_state)
         root = contract.result_node(mod, kind, result)
         if is_random:
-            raise UnsupportedFunctionError(
-                where=contract.definition(mod),
-                name="making random numbers",
-                names="numbers that are the same for every call",
-                rewrite="random numbers made outside the mod, in a captured tensor",
-            )
+            return None
         session.check_unchanged(contract.definition(mod))
         graph = optimise(session.graph(kind, root))
         tensors, scalars = session.registers(graph)

@@ -27,7 +27,7 @@ from flexfa4.kernels.cpu import scores as tiles
 from flexfa4.kernels.cpu.captures_grad import Rectangle, add_captured
 from flexfa4.kernels.cpu.schedule import Chunk, scratch_size
 from flexfa4.kernels.cpu.scores import Call
-from flexfa4.primitives.block_runs import QueryTile, Run
+from flexfa4.primitives.key_runs import KeyRun, QueryTile
 from flexfa4.primitives.online_softmax import LN2, LOG2E
 
 
@@ -151,7 +151,7 @@ def _backward_run(
     grads: Gradients,
     chunk: Chunk,
     tile: QueryTile,
-    run: Run,
+    run: KeyRun,
     rows: _Rows,
     grad_q: torch.Tensor,
     scratch: torch.Tensor,
@@ -197,7 +197,7 @@ def _backward_run(
     _add_product(grads.k[_key_slice(chunk, run, call.k)], grad_score.transpose(1, 2), rows.queries)
 
 
-def _key_slice(chunk: Chunk, run: Run, x: torch.Tensor) -> tuple[slice, slice, slice]:
+def _key_slice(chunk: Chunk, run: KeyRun, x: torch.Tensor) -> tuple[slice, slice, slice]:
     b = chunk.b if x.shape[0] > 1 else (0, 1)
     return slice(*b), slice(*chunk.kv_heads), slice(run.start, run.stop)
 

@@ -24,7 +24,7 @@ from flexfa4.kernels.cpu import scores as tiles
 from flexfa4.kernels.cpu.plan import LoadGradient
 from flexfa4.kernels.cpu.products import load_axes
 from flexfa4.kernels.cpu.scores import Call
-from flexfa4.primitives.block_runs import Run
+from flexfa4.primitives.key_runs import KeyRun
 
 # ---- the share of a rectangle --------------------------------------------------------------------
 
@@ -41,7 +41,7 @@ class Rectangle:
     """
 
     call: Call
-    run: Run
+    run: KeyRun
     lanes: Lanes
     visible: torch.Tensor | None
     results: tuple[Any, ...]

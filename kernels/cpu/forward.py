@@ -18,7 +18,7 @@ from flexfa4.kernels.cpu import scores as tiles
 from flexfa4.kernels.cpu.lowering import Core
 from flexfa4.kernels.cpu.schedule import Chunk, scratch_size
 from flexfa4.kernels.cpu.scores import Call
-from flexfa4.primitives.block_runs import QueryTile
+from flexfa4.primitives.key_runs import QueryTile
 from flexfa4.primitives.online_softmax import LOG2E, BoundedSoftmax, OnlineSoftmax
 
 

@@ -20,7 +20,7 @@ import torch
 from flexfa4.frontend.masks.runs import BlockRuns
 from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.sizes import Sizes
-from flexfa4.primitives.block_runs import QueryTile, dense_tiles, query_tiles
+from flexfa4.primitives.key_runs import QueryTile, dense_tiles, query_tiles
 
 # Scores held at once: 1M of fp32 are 4 MB. Measured on 2 cores with 1 MB of L2 each (S = 8192, 8
 # heads, D = 64): 256 x 512 x 8 heads was fastest; half and double of it cost 2 to 6 % more.
@@ -203,15 +203,15 @@ def _chunks(
     kv_heads = max(1, problem.scores_at_once // (scores * problem.group))
     batches = max(1, problem.scores_at_once // (scores * sizes.heads))
     for alike in _equal_neighbours(classes):
-        spans = list(_head_spans(classes[alike[0]], problem.group, kv_heads))
-        step = batches if len(spans) == 1 and problem.join_batches else 1
+        ranges = list(_head_ranges(classes[alike[0]], problem.group, kv_heads))
+        step = batches if len(ranges) == 1 and problem.join_batches else 1
         for b in range(*alike, step):
-            for h, class_ in spans:
+            for h, class_ in ranges:
                 own = (h[0] // problem.group, -(-h[1] // problem.group))
                 yield Chunk((b, min(b + step, alike[1])), h, own, *tiles(class_))
 
 
-def _head_spans(
+def _head_ranges(
     classes: tuple[int, ...], group: int, kv_heads: int
 ) -> Iterator[tuple[tuple[int, int], int]]:
     """Yield ranges of query heads that share a class, and the class.

@@ -18,7 +18,7 @@ from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.pool import Pool
 from flexfa4.kernels.cpu.plan import CpuPlan
 from flexfa4.kernels.cpu.schedule import Chunk
-from flexfa4.primitives.block_runs import QueryTile, Run
+from flexfa4.primitives.key_runs import KeyRun, QueryTile
 from flexfa4.primitives.online_softmax import LOG2E
 
 # Evaluated mask tiles kept with a mask: enough for short sequences and for masks that follow the
@@ -127,7 +127,7 @@ def _product_batch(chunk: Chunk) -> int:
     return (chunk.b[1] - chunk.b[0]) * (chunk.kv_heads[1] - chunk.kv_heads[0])
 
 
-def key_rows(x: torch.Tensor, call: Call, chunk: Chunk, run: Run) -> torch.Tensor:
+def key_rows(x: torch.Tensor, call: Call, chunk: Chunk, run: KeyRun) -> torch.Tensor:
     """Return keys or values of a run, ``(b * kv heads, keys, D)``; a view where possible."""
     b = chunk.b if x.shape[0] > 1 else (0, 1)
     cut = part(x, b, chunk.kv_heads, (run.start, run.stop))
@@ -164,7 +164,7 @@ def raw_scores(
     return scores.view(b, h, packed * n // (b * h), width)
 
 
-def visible_lanes(call: Call, lanes: Lanes, run: Run) -> torch.Tensor | None:
+def visible_lanes(call: Call, lanes: Lanes, run: KeyRun) -> torch.Tensor | None:
     """Return which lanes of a run are visible; None where no load asks for it, or all are."""
     if not call.values.unproved or not run.partial:
         return None
@@ -268,7 +268,7 @@ def mask_bits(call: Call, lanes: Lanes) -> tuple[torch.Tensor, torch.Tensor]:
     return keep, fill
 
 
-def mask_run(call: Call, lanes: Lanes, run: Run, scores: torch.Tensor, value: float) -> None:
+def mask_run(call: Call, lanes: Lanes, run: KeyRun, scores: torch.Tensor, value: float) -> None:
     """Set the masked lanes of a run to `value`, -inf or 0.
 
     Only the columns of partial blocks are touched, or, where they are half of the run or more and

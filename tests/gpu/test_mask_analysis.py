@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flexfa4
-from flexfa4.frontend.masks.runs import equal_runs
 from flexfa4.frontend.masks.search.refine import refine
 from flexfa4.frontend.masks.structure import MaskBlocks, analyse
 from flexfa4.testing import Case
+from tests.brute_force import equal_runs
 from tests.random_masks import RandomMask, Space, random_masks
 from tests.test_masks_exact import BLOCK_SIZES, MASK_CASES, combination_id, mask_of
 

@@ -2,7 +2,6 @@
 
 labels       ids that a mask compares for equality, numbered so that boxes tell them apart
 membership   lists that a mask looks for a number in, as tables
-unroll       vectors taken apart into their elements
 zones        least and greatest values of captured tensors, for any range of indices
 sparse_table the same of one tensor: extremes of cells, and of ranges of cells
 boxes        three-valued evaluation of a mask over many boxes at once: ALWAYS, NEVER, MAYBE

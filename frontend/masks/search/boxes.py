@@ -15,11 +15,10 @@ from typing import Final
 
 import torch
 
-from flexfa4.frontend.analysis.bounds import bound
+from flexfa4.frontend.analysis.bounds import Leaf, bound
 from flexfa4.frontend.analysis.intervals import Interval
-from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import Node
-from flexfa4.frontend.masks.search.zones import Zones, constant
+from flexfa4.frontend.masks.search.zones import Zones
 
 # Boxes evaluated at once: the temporaries of a chunk, 8 bytes a box, stay in a core's cache.  A
 # device has more to keep busy.
@@ -62,13 +61,13 @@ class Boxes:
         return Interval(point, point)
 
 
-def verdicts(root: Node, values: Values, zones: Zones, boxes: Boxes) -> torch.Tensor:
+def verdicts(root: Node, known: Leaf, zones: Zones, boxes: Boxes) -> torch.Tensor:
     """Return what is proved of a mask in each box.
 
     Args:
         root: the mask.
-        values: its captures and symbols.
-        zones: the zone maps of `values`.
+        known: what is known of leaves other than inputs and loads.
+        zones: the zone maps of its captures.
         boxes: where.
 
     Returns:
@@ -79,15 +78,13 @@ def verdicts(root: Node, values: Values, zones: Zones, boxes: Boxes) -> torch.Te
     chunk = _CHUNK if boxes.b.device.type == "cpu" else _CHUNK_DEVICE
     for start in range(0, len(boxes), chunk):
         some = slice(start, start + chunk)
-        found[some] = _verdicts(root, values, zones, boxes[some])
+        found[some] = _verdicts(root, known, zones, boxes[some])
     return found
 
 
-def _verdicts(root: Node, values: Values, zones: Zones, boxes: Boxes) -> torch.Tensor:
+def _verdicts(root: Node, known: Leaf, zones: Zones, boxes: Boxes) -> torch.Tensor:
     def leaf(node: Node) -> Interval | None:
-        if node.op == "input":
-            return boxes.interval(node.attr)
-        return constant(node, values)
+        return boxes.interval(node.attr) if node.op == "input" else known(node)
 
     mask = bound(root, leaf, zones.load)
     lo, hi = (torch.as_tensor(end, device=boxes.b.device) for end in (mask.lo, mask.hi))

@@ -21,6 +21,7 @@ import torch
 from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import I32, Buffer, Node, load, substitute, topological, with_args
 from flexfa4.frontend.ops import apply
+from flexfa4.frontend.value_runs import value_runs
 
 # Ids that last for fewer elements than this on average are left as they are: no numbers make ranges
 # of them tight.
@@ -78,8 +79,8 @@ class _Pair:
         if len(differ) != 1:
             return None
         a, b = values.tensors[x.attr], values.tensors[y.attr]
-        sizes = ([n for d, n in enumerate(t.shape) if d != differ[0]] for t in (a, b))
-        return cls((x, y), (a, b), differ[0]) if next(sizes) == next(sizes) else None
+        others = [[n for d, n in enumerate(t.shape) if d != differ[0]] for t in (a, b)]
+        return cls((x, y), (a, b), differ[0]) if others[0] == others[1] else None
 
     def labels(self) -> list[tuple[torch.Tensor, ...]]:
         """Return one labelling or two, each as labels of each tensor; none if they are no use."""
@@ -123,18 +124,15 @@ def _numbered(ids: torch.Tensor) -> list[torch.Tensor]:
         int64 ``(lines * n,)`` for each numbering: one where every id appears in one stretch, for
         both are the same then; none where ids change too often.
     """
-    n = ids.shape[1]
-    starts = torch.ones_like(ids, dtype=torch.bool)
-    torch.ne(ids[:, 1:], ids[:, :-1], out=starts[:, 1:])
-    start = starts.flatten().nonzero().squeeze(1)
-    if len(start) * _LEAST_RUN > ids.numel():
+    runs = value_runs(ids, 1)
+    count = len(runs.values)
+    if count * _LEAST_RUN > ids.numel():
         return []
-    length = torch.diff(start, append=start.new_tensor([ids.numel()]))
-    _, value = torch.unique(ids.flatten()[start], return_inverse=True)
+    _, value = torch.unique(runs.values, return_inverse=True)
     # the ids of each line count for themselves
-    distinct, of = torch.unique(start // n * len(start) + value, return_inverse=True)
+    distinct, of = torch.unique(runs.rows * count + value, return_inverse=True)
     found = []
-    for which in ("amin", "amax") if len(distinct) < len(start) else ("amin",):
+    for which in ("amin", "amax") if len(distinct) < count else ("amin",):
         place = torch.zeros_like(distinct)
         place = place.scatter_reduce(
             0, of, torch.arange(len(of), device=of.device), which, include_self=False
@@ -142,5 +140,5 @@ def _numbered(ids: torch.Tensor) -> list[torch.Tensor]:
         rank = torch.empty_like(place).scatter_(
             0, place.argsort(), torch.arange(len(place), device=of.device)
         )
-        found.append(rank[of].repeat_interleave(length))
+        found.append(rank[of].repeat_interleave(runs.stops - runs.starts))
     return found

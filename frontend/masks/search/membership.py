@@ -10,7 +10,6 @@ The rewritten mask equals the given one on every lane, so it is bounded and eval
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
 
 import torch
 
@@ -18,11 +17,8 @@ from flexfa4.frontend.analysis.bounds import bound
 from flexfa4.frontend.evaluate import Values, is_whole_axis
 from flexfa4.frontend.ir import BOOL, I32, Buffer, Node, const, load, substitute, with_args
 from flexfa4.frontend.masks.grid import MaskSize
+from flexfa4.frontend.masks.limits import table_fits
 from flexfa4.frontend.ops import apply
-
-# What a table may take: so many bytes for any tensor of lists, or so many times the tensor.
-_BYTES: Final = 64 << 20
-_TIMES: Final = 8
 
 
 def tabulated(root: Node, values: Values, size: MaskSize) -> tuple[Node, Values]:
@@ -92,7 +88,7 @@ class _Lookup:
         most = max(least, min(int(lists.max()), int(possible.hi)))
         # one more column on either side stands for all other numbers, which are in no list
         columns = most - least + 3
-        if lists[..., 0].numel() * columns > max(_BYTES, _TIMES * tensor.nbytes):
+        if not table_fits(lists[..., 0].numel() * columns, tensor.nbytes):
             return None
         if least - 1 < -(2**63) or most + 1 >= 2**63:
             return None

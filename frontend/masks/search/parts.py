@@ -17,7 +17,7 @@ from flexfa4.frontend.ir import Graph
 from flexfa4.frontend.masks.grid import EMPTY, FULL, PARTIAL, BlockGrid
 from flexfa4.frontend.masks.limits import Budget
 from flexfa4.frontend.masks.search.boxes import Boxes
-from flexfa4.frontend.masks.search.quadtree import Ground, Level, Places
+from flexfa4.frontend.masks.search.quadtree import Forest, Level, Places
 from flexfa4.frontend.masks.search.tiles import (
     Tiles,
     decide,
@@ -70,18 +70,18 @@ def decide_by_parts(
     step = max(1, _SLICE >> 2 * depth)
     for start in range(0, len(undecided), step):
         some = undecided[start : start + step]
-        ground = Ground(finer, tiles.b[some], tiles.h[some])
+        forest = Forest(finer, tiles.b[some], tiles.h[some])
         owner = torch.arange(len(some), device=some.device)
         whole = Places(owner, tiles.row[some] << depth, tiles.column[some] << depth)
         here = seen[:, some]
-        left = _search(judge, ground, whole, depth, here)
+        left = _search(judge, forest, whole, depth, here)
         settled = here.all(0)
         if len(left) * 2 > (len(some) - int(settled.sum())) << 2 * depth:  # little is proved
             rest = (~settled).nonzero().squeeze(1)
             kinds = decide(graph, values, tiles[some[rest]], grid, budget)
             _note(here, whole[rest], kinds)
         else:
-            kinds = decide(graph, values, ground.tiles(left), finer, budget)
+            kinds = decide(graph, values, forest.tiles(left), finer, budget)
             _note(here, left, kinds)
         seen[:, some] = here
     return kinds_of_seen(seen)
@@ -97,7 +97,7 @@ def _depth(grid: BlockGrid) -> int:
 
 def _search(
     judge: Callable[[Boxes], torch.Tensor],
-    ground: Ground,
+    forest: Forest,
     places: Places,
     depth: int,
     seen: torch.Tensor,
@@ -106,15 +106,15 @@ def _search(
 
     Args:
         judge: `boxes.verdicts` of the mask.
-        ground: the grid of the smallest parts, with tiles as owners.
+        forest: over the grid of the smallest parts, with tiles as owners.
         places: the tiles.
         depth: how often to halve them.
         seen: bool ``(2, owners)``, see `tiles.probe`; boxes of tiles that have both are dropped.
     """
     for k in reversed(range(depth)):
         level, finer = Level(2 << k, 2 << k), Level(1 << k, 1 << k)
-        places = ground.parts(places, level, finer)
-        kinds = judge(ground.boxes(places, finer))
+        places = forest.parts(places, level, finer)
+        kinds = judge(forest.boxes(places, finer))
         proved = (kinds != PARTIAL).nonzero().squeeze(1)
         _note(seen, places[proved], kinds[proved])
         unsettled = ~seen.all(0)

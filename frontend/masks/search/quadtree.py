@@ -1,4 +1,4 @@
-"""The geometry of a quad-tree over a grid of blocks: boxes of a level, their lanes and their parts.
+"""The geometry of quad-trees over a grid of blocks: boxes of a level, their lanes and their parts.
 
 Knows sizes only, no mask: what boxes are judged by and what becomes of them is the business of
 `refine` and `parts`.
@@ -58,8 +58,8 @@ class Places:
 
 
 @dataclass(frozen=True, eq=False)
-class Ground:
-    """What boxes lie on.
+class Forest:
+    """Quad-trees over one grid, a tree for each owner.
 
     Attributes:
         grid: the blocks.

@@ -24,6 +24,7 @@ import torch
 
 from flexfa4.frontend.analysis.intervals import Interval
 from flexfa4.frontend.ir import BOOL, F32, I32, DType
+from flexfa4.frontend.masks.limits import table_fits
 
 Extreme: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
 
@@ -32,10 +33,6 @@ _STORED: Final = {F32: torch.float64, I32: torch.int64, BOOL: torch.bool}
 # Integers that torch can compare.
 _COMPARED: Final = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
-# What a table may take: so many bytes for any tensor, or so many times the tensor; above that,
-# cells grow.
-_BYTES: Final = 64 << 20
-_TIMES: Final = 8
 # Windows of 2^k cells start at every 2^(k - 3) cells: ranges of up to 16 cells are exact.  A table
 # of more than one dimension of windows, each of which takes its share, has them at every 2^k.
 _OVERLAP: Final = 3
@@ -272,14 +269,14 @@ def _affordable(
         itemsize: bytes of a bound.
         nbytes: bytes of the tensor.
     """
-    granules, most = list(wanted), max(_BYTES, _TIMES * nbytes)
+    granules = list(wanted)
     while True:
         overlap = _overlap(granules)
         entries = [
             sum(level.count for level in _levels(-(-size // granule), overlap)) if granule else size
             for size, granule in zip(sizes, granules, strict=True)
         ]
-        if 2 * itemsize * math.prod(entries) <= most or max(entries) <= 2:
+        if table_fits(2 * itemsize * math.prod(entries), nbytes) or max(entries) <= 2:
             return granules
         largest = entries.index(max(entries))
         granules[largest] = max(2, 2 * granules[largest])

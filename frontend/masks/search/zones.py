@@ -17,10 +17,10 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from flexfa4.frontend.analysis.bounds import bound
-from flexfa4.frontend.analysis.intervals import Interval, point
+from flexfa4.frontend.analysis.bounds import Leaf, bound, unknown
+from flexfa4.frontend.analysis.intervals import Interval
 from flexfa4.frontend.evaluate import Values
-from flexfa4.frontend.ir import F32, Buffer, Node
+from flexfa4.frontend.ir import Buffer, Node
 from flexfa4.frontend.masks.search.sparse_table import Extremes, SparseTable
 
 # A dimension that one block of the mask reads in steps of one has so many cells in a block.
@@ -34,11 +34,18 @@ class Zones:
         values: the captures; loads are in range.
         block_size: the smallest ranges of queries and keys that matter: bounds of smaller ones may
             be loose.
+        known: what is known of leaves other than inputs and loads.
     """
 
-    def __init__(self, values: Values, block_size: tuple[int, int] = (128, 128)) -> None:
+    def __init__(
+        self,
+        values: Values,
+        block_size: tuple[int, int] = (128, 128),
+        known: Leaf = unknown,
+    ) -> None:
         self._values = values
         self._block_size = block_size
+        self._known = known
         self._granules: dict[Node, list[int]] = {}
         self._tables: dict[tuple[Buffer, tuple[_Cut, ...]], SparseTable | Interval] = {}
 
@@ -109,25 +116,11 @@ class Zones:
         def leaf(node: Node) -> Interval | None:
             if node.op == "input":
                 return Interval(0, ranges.get(node.attr, 1) - 1)
-            return constant(node, self._values)
+            return self._known(node)
 
         first = bound(index, leaf, self.load)
         extent = int(first.hi) - int(first.lo) + 1
         return 1 << max(0, (extent // _CELLS_IN_BLOCK).bit_length() - 1)
-
-
-def constant(node: Node, values: Values) -> Interval | None:
-    """Return the value of a symbol, captured number or size; None for other leaves."""
-    match node.op:
-        case "symbol":
-            return point(values.symbols[node.attr])
-        case "scalar":
-            value = values.scalars[node.attr]
-            return point(float(value) if node.dtype is F32 else value)
-        case "size":
-            buffer, axis = node.attr
-            return point(values.tensors[buffer].shape[axis])
-    return None
 
 
 # ---- what is asked of a dimension ----------------------------------------------------------------

@@ -6,5 +6,5 @@ spans        unions of intervals whose ends are linear forms
 inversion    comparisons solved for one index, a rule for each op
 solve        a mask solved for one index, with what the solution rests on
 in_words     that as text for people
-closed_form  the solution of a mask for the values of a call
+solved       the solution of a mask for the values of a call
 """

@@ -136,6 +136,7 @@ class Inversion:
 
     def relate(self, relation: Relation, form: Form) -> Union:
         """Return where a form compares with 0 as it should."""
+        self.algebra.step()
         match relation:
             case "lt":
                 return self.relate("le", form.shifted(1))

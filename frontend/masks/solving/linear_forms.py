@@ -74,9 +74,10 @@ class Form:
         """The same with ``a % c + a // c * c`` made `a`."""
         for node, k in self.terms:
             if node.op == "mod":
-                ((quotient, times),) = _multiple_below(*node.args).terms
-                if (quotient, times * k) in self.terms:
-                    return self.without(node).without(quotient).plus(form_of(node.args[0]), k).whole
+                below = _multiple_below(*node.args).scaled(k)  # several terms if c is a sum
+                if below.terms and set(below.terms) <= set(self.terms):
+                    rest = self.without(node).plus(below, -1)
+                    return rest.plus(form_of(node.args[0]), k).whole
         return self
 
     @property

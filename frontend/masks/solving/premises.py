@@ -1,6 +1,6 @@
 """What a closed form rests on: facts about the values of a call that the predicate does not tell.
 
-Each is checked for the values of a call (`closed_form`) and said in words (`in_words`).  One more
+Each is checked for the values of a call (`solved`) and said in words (`in_words`).  One more
 goes without saying: that no integer of the mask or of the form leaves 64 bits.
 """
 

@@ -4,7 +4,7 @@
 and the window are.  The predicate is taken apart by its logic: negations are pushed to the
 comparisons, those are solved each by itself (`inversion`), and their intervals are intersected and
 united (`spans`).  The result is symbolic: it is found once for a graph, and serves all lengths,
-captured numbers and contents for which its premises hold (`closed_form`).
+captured numbers and contents for which its premises hold (`solved`).
 
 Does not evaluate anything, and gives up, with a reason in one line, on what it does not recognise.
 """
@@ -27,7 +27,6 @@ from flexfa4.frontend.ir import (
     topological,
     with_args,
 )
-from flexfa4.frontend.masks.search.unroll import unrolled
 from flexfa4.frontend.masks.solving.inversion import Inversion, UnsolvedError
 from flexfa4.frontend.masks.solving.linear_forms import BeyondIntegersError
 from flexfa4.frontend.masks.solving.premises import Premise
@@ -38,9 +37,11 @@ from flexfa4.frontend.masks.solving.spans import (
     Algebra,
     Relation,
     Span,
+    TooLongError,
     TooManyError,
     Union,
 )
+from flexfa4.frontend.masks.unroll import unrolled
 from flexfa4.frontend.ops import apply
 from flexfa4.frontend.rewriting.rules import simplify
 
@@ -100,6 +101,8 @@ def closed_form(graph: Graph, index: Index) -> ClosedForm | NotClosed:
         return NotClosed(str(error))
     except TooManyError:
         return NotClosed(f"more than {MOST_SPANS} intervals of {index}")
+    except TooLongError:
+        return NotClosed("it has more cases than are worth solving")
     except BeyondIntegersError:
         return NotClosed("a number that follows from its constants does not fit 64 bits")
     return ClosedForm(graph.root, index, spans, tuple(solver.inversion.premises), ordered)
@@ -144,9 +147,19 @@ class _Solver:
     def __init__(self, index: Index) -> None:
         self.algebra = Algebra(symbol(f"{index}_len"))
         self.inversion = Inversion(index, self.condition, self.algebra)
+        self._solved: dict[tuple[Node, bool], Union] = {}
 
     def condition(self, node: Node, value: bool) -> Union:
-        """Return where a bool node has a value."""
+        """Return where a bool node has a value.
+
+        Found once for each: what is compared with bools asks for both values of both sides, over
+        and over where such comparisons are nested.
+        """
+        if (node, value) not in self._solved:
+            self._solved[node, value] = self._condition(node, value)
+        return self._solved[node, value]
+
+    def _condition(self, node: Node, value: bool) -> Union:
         if not self.inversion.varies(node):
             return self.inversion.guard(node, value)
         if node.op == "load":

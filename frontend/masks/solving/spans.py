@@ -30,10 +30,17 @@ MOST_SPANS: Final = 8
 """Intervals of a closed form."""
 
 _MOST_CLAUSES: Final = 32  # of an intermediate result, which may still become fewer
+# Comparisons and clauses that are looked at for one mask, each in up to some milliseconds.  Masks
+# that people write take a hundred; sums of choices, such as absolute values, double with each.
+_MOST_STEPS: Final = 1000
 
 
 class TooManyError(Exception):
     """A union has too many intervals."""
+
+
+class TooLongError(Exception):
+    """To solve a mask takes too many steps."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +92,20 @@ class Algebra:
     Attributes:
         length: the symbol of the index's length.
         prover: proves what is redundant.
+
+    Operations raise `TooManyError` where a result is too long, and `TooLongError` where all of them
+    together were too much work.
     """
 
     length: Node
     prover: Prover = field(default_factory=Prover)
+    _steps: int = 0
+
+    def step(self) -> None:
+        """Count a step; raise `TooLongError` if it is one too many."""
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise TooLongError
 
     # ---- operations ------------------------------------------------------------------------------
 
@@ -200,6 +217,7 @@ class Algebra:
         """Return clauses of the same union, of which none holds another and no two make one."""
         kept: list[Clause] = []
         for clause in clauses:
+            self.step()
             new = None if clause is None else self._meet(clause, Clause())
             while new is not None:
                 for old in kept:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +24,9 @@ from flexfa4.frontend.masks.grid import FULL, PARTIAL
 from flexfa4.frontend.masks.structure import Lines
 from flexfa4.frontend.tracing.trace import TRACES_PER_CODE
 from flexfa4.variants import Document, SlidingWindow, causal
+from tests.brute_force import kinds_of
+from tests.masked_calls import attend, inputs, reference
+from tests.random_masks import Space
 
 Mask = Callable[..., Any]
 BATCH, HEADS, LONGEST = 3, 4, 300
@@ -57,25 +59,8 @@ LENGTHS = [(1, 1), (16, 16), (17, 33), (100, 77), (130, 257), (40, 300), (300, 4
 BLOCKS: list[int | tuple[int, int]] = [16, 32, 128, 256, (16, 64), (128, 32)]
 
 
-def dense(mask: Mask, shape: tuple[int, int, int, int]) -> torch.Tensor:
-    """Return the mask as a bool tensor, by calling it on index tensors."""
-    index = [torch.arange(n).view([-1] + [1] * (3 - i)) for i, n in enumerate(shape)]
-    return torch.as_tensor(mask(*index)).expand(shape)
-
-
-def kinds_of(mask: torch.Tensor, block_size: tuple[int, int]) -> torch.Tensor:
-    """Return 0, 1, 2 for empty, partial and full blocks, one block at a time."""
-    b, h, q, kv = mask.shape
-    rows, columns = (range(0, n, size) for n, size in zip((q, kv), block_size, strict=True))
-    kinds = torch.zeros(b, h, len(rows), len(columns), dtype=torch.int8)
-    for (i, row), (j, column) in itertools.product(enumerate(rows), enumerate(columns)):
-        block = mask[:, :, row : row + block_size[0], column : column + block_size[1]].flatten(2)
-        kinds[:, :, i, j] = block.any(-1).to(torch.int8) + block.all(-1).to(torch.int8)
-    return kinds
-
-
 def check(made: BlockMask, mask: Mask) -> None:
-    expected = dense(mask, made.shape)
+    expected = Space(*made.shape).dense(mask)
     assert torch.equal(made.to_dense(), expected)
     kinds = kinds_of(expected, made.block_size)
     assert made.block_kinds().dtype is torch.int8 and torch.equal(made.block_kinds(), kinds)
@@ -314,22 +299,6 @@ def test_a_step_of_decoding_sees_what_its_query_sees() -> None:
 # ---- snapshots -----------------------------------------------------------------------------------
 
 
-def inputs(batch: int = 1, heads: int = 2, length: int = 40) -> list[torch.Tensor]:
-    return [torch.randn(batch, heads, length, 16, generator=G) for _ in range(3)]
-
-
-def attend(tensors: list[torch.Tensor], mask: Any) -> torch.Tensor:
-    out = flexfa4.attention(*tensors, block_mask=mask)
-    assert isinstance(out, torch.Tensor)
-    return out
-
-
-def reference(tensors: list[torch.Tensor], mask: Mask) -> torch.Tensor:
-    q, k, v = tensors
-    shape = (*q.shape[:3], k.shape[2])
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, dense(mask, shape))
-
-
 def test_layers_and_calls_share_a_block_mask() -> None:
     made = create_block_mask(MASKS["band"], q_len=40, kv_len=40)
     attend(inputs(), made)
@@ -503,3 +472,16 @@ def test_the_stale_error_is_raised_in_other_processes_as_well() -> None:
     with pytest.raises(StaleBlockMaskError) as caught:
         made.check_current()
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_captured_fp64_values_are_compared_in_fp64() -> None:
+    seconds = 1.7e9 + torch.arange(300, dtype=torch.float64).flip(0)
+    made = create_block_mask(
+        lambda b, h, q, kv: seconds[kv] <= seconds[q], q_len=300, kv_len=300, block_size=16
+    )
+    dense = seconds <= seconds[:, None]
+    assert torch.equal(made.to_dense()[0, 0], dense)
+    index = torch.arange(300) // 16
+    some = torch.zeros(19, 19, dtype=torch.bool)
+    some[index[:, None].expand(300, 300)[dense], index.expand(300, 300)[dense]] = True
+    assert torch.equal(made.block_kinds()[0, 0] != 0, some)

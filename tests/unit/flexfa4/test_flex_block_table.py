@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from flexfa4.flex.block_lists import lists_by
 from flexfa4.flex.block_table import FoundBlocks, ListedKinds
 from flexfa4.frontend.masks.grid import EMPTY, FULL, PARTIAL
-from flexfa4.frontend.masks.runs import BlockRuns, equal_runs
+from flexfa4.frontend.masks.runs import BlockRuns, Rectangles
+from tests.brute_force import equal_runs
 
 CPU = torch.device("cpu")
 
@@ -76,9 +77,8 @@ def test_a_block_that_a_length_cuts_short_is_never_full(forms: Any, cut: int, cu
 def test_long_lists_are_written_from_runs_as_from_tables() -> None:
     rows = torch.arange(256)
     ones = torch.ones_like(rows)
-    runs = BlockRuns.from_rectangles(
-        1, 256, 4096, 0 * rows, rows, ones, 8 * rows, 8 * rows + 8, FULL * ones
-    )
+    rectangles = Rectangles(0 * rows, rows, ones, 8 * rows, 8 * rows + 8, FULL * ones)
+    runs = BlockRuns.from_rectangles(1, 256, 4096, rectangles)
     num, indices, full_num, full_indices = FoundBlocks(
         torch.zeros(1, 1, dtype=torch.int64), runs, CPU
     ).lists(full=True)

@@ -202,6 +202,12 @@ def test_a_block_mask_without_blocks_can_be_explained() -> None:
     assert rows(found, "blocks")["empty"] == "0 (0.0%)"
 
 
+def test_blocks_that_are_too_many_to_count_are_explained_without_counts() -> None:
+    found = rows(explain(create_block_mask(causal, q_len=1 << 40, kv_len=1 << 40)), "blocks")
+    assert found["counts"].startswith("not made: the number of rows or columns of blocks")
+    assert found["found"] == "from the closed form" and "partial" not in found
+
+
 def test_sections_are_found_by_title_and_printed_in_order() -> None:
     found = explain("score * 2")
     assert str(found) == "\n\n".join(str(section) for section in found.sections)

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from flexfa4 import create_block_mask
-from flexfa4.frontend.masks.runs import equal_runs
 from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.torch_op.tables import MIN_TABLE, table_of, with_table
+from tests.brute_force import equal_runs
 
 TABLE = torch.rand(3, 90, 90, generator=torch.Generator().manual_seed(0)) < 0.01
 TABLE[2] = TABLE[0]

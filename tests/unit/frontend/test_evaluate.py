@@ -299,7 +299,7 @@ def test_large_vectors_lie_in_the_pool_and_take_no_more_of_it_each_time() -> Non
 def test_searches_find_values_in_a_row_for_each_head_or_in_one() -> None:
     buffer = Buffer("ids", I32, (None, None))
     rows = torch.randint(0, 5, (4, 14), generator=torch.Generator().manual_seed(0)).sort(1).values
-    values = Values({buffer: rows}, runs={(buffer, 1): value_runs(rows, 1)})
+    values = Values({buffer: rows}, value_runs={(buffer, 1): value_runs(rows, 1)})
     _, h, q, _ = indices()
     for row, right in ((H, rows[h]), (const(2), rows[2].expand(*LANES.shape, 14))):
         node = search(Search(buffer, 1, "through"), (row,), apply("mod", Q, const(6)))

@@ -115,6 +115,8 @@ def test_equal_classes_have_equal_masks(parts: list[Callable[..., Any]], how: st
         firsts.append(same.flatten().tolist().index(True))
         assert firsts[-1] == b * 6 + h
     assert firsts == sorted(firsts)
+    batches, heads = found.members_on(dense.device)
+    assert tuple(zip(batches.tolist(), heads.tolist(), strict=True)) == found.members
 
 
 def test_batch_and_head_together_make_the_classes_of_both() -> None:
@@ -136,6 +138,7 @@ def test_without_queries_all_slices_are_equal() -> None:
 def test_no_batches_have_no_class() -> None:
     found = Traced(lambda b, h, q, kv: kv < LENS[b], MaskSize(0, 1, 9, 8)).classes()
     assert found.of.shape == (0, 1) and found.members == () and len(found) == 0
+    assert [t.dtype for t in found.members_on(torch.device("cpu"))] == [torch.int64] * 2
 
 
 def differ_at_first(dtype: torch.dtype) -> torch.Tensor:

@@ -15,9 +15,9 @@ from flexfa4.frontend.ir import Buffer, load, make_graph
 from flexfa4.frontend.masks import cuts
 from flexfa4.frontend.masks.cuts import with_rows_of
 from flexfa4.frontend.masks.grid import MaskSize
-from flexfa4.frontend.masks.runs import equal_runs
 from flexfa4.frontend.masks.search.tiles import Tiles, decide
 from flexfa4.frontend.masks.structure import MaskBlocks, analyse
+from tests.brute_force import equal_runs
 from tests.leaves import KV, H, Q
 
 TABLE = Buffer("keep", BOOL_TYPE, (None,) * 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -41,6 +42,37 @@ def test_a_dense_table_beyond_the_limit_is_refused_before_it_is_made() -> None:
     with pytest.raises(ArgumentError, match="scores in a dense table is 17,592,186,044,416"):
         mask.to_dense()
     assert mask[:, :, 77:79].to_dense().sum() == 78 + 79
+
+
+def test_more_blocks_than_can_be_listed_are_refused_before_they_are_written() -> None:
+    mask = create_block_mask(causal, q_len=1 << 21, kv_len=1 << 21, block_size=16)
+    with pytest.raises(ArgumentError, match="blocks to list is 8,589,869,056"):
+        mask.lists()
+    assert len(mask[:, :, -48:].lists().full.indices) == 3 * (1 << 17) - 6
+
+
+def test_more_equal_batches_and_heads_than_can_be_written_down_are_refused() -> None:
+    sizes: Any = {"batch": 1 << 48, "heads": 1 << 48, "q_len": 40, "kv_len": 40}
+    mask = create_block_mask(causal, **sizes)
+    for call in (mask.lists, mask.counts, mask.order, mask.block_kinds, mask.to_dense):
+        with pytest.raises(ArgumentError, match=r"is [\d,]+\n.*at most"):
+            call()
+    assert mask[7, -1].to_dense().sum() == 40 * 41 // 2
+
+
+def test_a_mask_without_structure_at_a_million_tokens_is_refused_by_a_sample() -> None:
+    started = time.thread_time()
+    with pytest.raises(ArgumentError, match="next to nothing is proved"):
+        create_block_mask(SCATTERED, q_len=1 << 20, kv_len=1 << 20)
+    assert time.thread_time() - started < 20  # all of it would be hours
+
+
+def test_a_sample_refuses_no_mask_of_few_scattered_blocks() -> None:
+    # as many scores as above, but all but a corner of them are proved
+    corner = f"({SCATTERED}) and q < 1024 and kv < 1024"
+    mask = create_block_mask(corner, q_len=1 << 20, kv_len=1 << 20)
+    found = int(mask.counts().sum())
+    assert 0 < found <= 64 and found == int(mask[:, :, :1024].counts().sum())
 
 
 @pytest.mark.parametrize("limit", ["lanes", "rectangles"])

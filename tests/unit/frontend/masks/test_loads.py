@@ -11,15 +11,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import flexfa4
 from flexfa4.errors import MaskOutOfRangeError
 from flexfa4.frontend.evaluate import Program, Values
 from flexfa4.frontend.ir import BOOL, I32, Buffer, Node, const, load, make_graph
 from flexfa4.frontend.masks import loads as module
 from flexfa4.frontend.masks.grid import MaskSize
 from flexfa4.frontend.masks.loads import check_loads
+from flexfa4.frontend.masks.search import refine as refinement
 from flexfa4.frontend.ops import apply
 from flexfa4.frontend.tracing.trace import resolve
-from flexfa4.mask_spec import GivenSizes, Spec
+from flexfa4.masks.spec import GivenSizes, Spec
 from tests.leaves import KV, B, H, Q
 
 CPU = torch.device("cpu")
@@ -38,7 +40,7 @@ FOUR = torch.zeros(4)
 IDS = torch.arange(300) % 4
 SOME = torch.tensor([0, 3, 1])
 FLOATS = torch.tensor([0.25, 3.9, 1.0])
-ROUNDED = torch.tensor([3.9999999999], dtype=torch.float64)
+ALMOST = torch.tensor([3.9999999999], dtype=torch.float64)
 NAN = torch.tensor([0.25, 3.9, torch.nan])
 LONG = torch.zeros(128, dtype=torch.bool)
 STARTS = torch.arange(0, 300, 60)
@@ -54,6 +56,7 @@ def _beyond(q: Any) -> Any:
 FITTING = {
     "by values": lambda b, h, q, kv: FOUR[IDS[q]] > kv,
     "by values of floats": lambda b, h, q, kv: FOUR[FLOATS[h].int()] > kv,
+    "by values that are 4 in fp32": lambda b, h, q, kv: FOUR[ALMOST[h - h].int()] > kv,
     "by values of values": lambda b, h, q, kv: FOUR[SOME[IDS[q] % 3]] > kv,
     "together": lambda b, h, q, kv: TABLE[_beyond(q)],
     "guarded": lambda b, h, q, kv: TABLE[torch.where((q - kv).abs() < 60, q - kv, -1)],
@@ -67,7 +70,6 @@ OUTSIDE = {
     "second dimension": (lambda b, h, q, kv: NAMES[h, q + 1] > kv, "NAMES", 1, 300, "1 to 300"),
     "below": (lambda b, h, q, kv: TABLE[q - kv], "TABLE", 0, None, "-199 to 299"),
     "values": (lambda b, h, q, kv: FOUR[IDS[q] + 1] > kv, "FOUR", 0, 4, "1 to 4"),
-    "rounded": (lambda b, h, q, kv: FOUR[ROUNDED[h - h].int()] > kv, "FOUR", 0, 4, "4 to 4"),
     "index of an index": (lambda b, h, q, kv: FOUR[SOME[IDS[q]]] > kv, "SOME", 0, 3, "0 to 3"),
     "one below": (lambda b, h, q, kv: TABLE[_beyond(q) - 61], "TABLE", 0, -61, "-61 to -2"),
     "one above": (lambda b, h, q, kv: TABLE[_beyond(q) + 1], "TABLE", 0, 60, "1 to 60"),
@@ -131,6 +133,20 @@ def test_indices_beyond_64_bits_are_refused_in_words(q_len: int, needed: str) ->
 def test_long_lengths_are_told_by_bounds() -> None:
     with pytest.raises(MaskOutOfRangeError, match="indices within -9999 to 9999"):
         checked(lambda b, h, q, kv: TABLE[q - kv], 10_000, 10_000)
+
+
+def test_lengths_are_the_calls_where_an_index_varies_with_one_axis_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(refinement, "_FEW_LANES", 0)
+    lists = torch.full((4, 3), -1)
+    lists[130 // 64, 1] = 300 - 130
+
+    def mask(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return FOUR[3 + (lists[kv // 64] == flexfa4.q_len - kv).any(-1).int()] > q
+
+    with pytest.raises(MaskOutOfRangeError, match="read at index 4"):
+        checked(mask, 300, 200)
 
 
 def test_a_million_tokens_are_checked_where_boxes_prove_them() -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from flexfa4.frontend.masks.grid import EMPTY, FULL, PARTIAL, block_count
 from flexfa4.frontend.masks.overlay import Stretches
-from flexfa4.frontend.masks.runs import BlockRuns, equal_runs, order
+from flexfa4.frontend.masks.runs import BlockRuns, Rectangles, order
+from tests.brute_force import equal_runs
 
 SHAPES = st.tuples(st.integers(0, 3), st.integers(0, 7), st.integers(0, 9))
 
@@ -76,7 +77,8 @@ def test_rectangles_in_any_order_become_the_runs_of_their_table(
     rectangles += [(0, 0, 0, 0, 1, FULL), (0, 0, 1, 1, 1, FULL), (0, 0, 1, 0, 1, EMPTY)]
     chance.shuffle(rectangles)
     columns = torch.tensor(rectangles).unbind(1)
-    runs = BlockRuns.from_rectangles(*kinds.shape, *columns)
+    classes, lines, width = kinds.shape
+    runs = BlockRuns.from_rectangles(classes, lines, width, Rectangles(*columns))
     assert equal_runs(runs, BlockRuns.from_kinds(kinds))
 
 
@@ -103,12 +105,11 @@ def test_larger_blocks_are_full_or_empty_only_where_all_their_blocks_are(
 
 
 @given(tables())
-def test_counts_lists_and_density_are_those_of_the_table(kinds: torch.Tensor) -> None:
+def test_counts_and_lists_are_those_of_the_table(kinds: torch.Tensor) -> None:
     runs = BlockRuns.from_kinds(kinds)
     assert torch.equal(runs.counts(), (kinds != EMPTY).sum(2))
-    assert runs.total == int((kinds != EMPTY).sum())
-    assert runs.density == (runs.total / kinds.numel() if kinds.numel() else 0.0)
     for kind in (PARTIAL, FULL):
+        assert torch.equal(runs.counts(kind), (kinds == kind).sum(2))
         found = runs.blocks(kind)
         assert found.offsets.shape == (runs.classes, runs.lines + 1)
         assert found.indices.dtype == torch.int32
@@ -137,12 +138,10 @@ def test_runs_take_memory_for_what_varies_not_for_blocks() -> None:
     n = 1 << 14
     causal = torch.arange(n)
     zero, one = torch.zeros_like(causal), torch.ones_like(causal)
-    runs = BlockRuns.from_rectangles(
-        1, n, n, torch.cat((zero, zero)), torch.cat((causal, causal)), torch.cat((one, one)),
-        torch.cat((zero, causal)), torch.cat((causal, causal + 1)),
-        torch.cat((one * FULL, one * PARTIAL)),
-    )  # fmt: skip
-    assert runs.total == n * (n + 1) // 2
+    below = Rectangles(zero, causal, one, zero, causal, one * FULL)
+    diagonal = Rectangles(zero, causal, one, causal, causal + 1, one * PARTIAL)
+    runs = BlockRuns.from_rectangles(1, n, n, Rectangles.concatenated((below, diagonal)))
+    assert int(runs.counts().sum()) == n * (n + 1) // 2
     assert runs.nbytes < 64 * n and runs.transposed().nbytes == runs.nbytes
     assert runs.line(0, 3) == [(0, 3, FULL), (3, 4, PARTIAL)]
     assert runs.transposed().line(0, 3) == [(3, 4, PARTIAL), (4, n, FULL)]

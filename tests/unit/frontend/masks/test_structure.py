@@ -16,27 +16,16 @@ from flexfa4.frontend.ir import BOOL as BOOL_TYPE
 from flexfa4.frontend.ir import Buffer, Graph, Node, const, load, make_graph
 from flexfa4.frontend.lanes import Lanes
 from flexfa4.frontend.masks import structure
-from flexfa4.frontend.masks.grid import EMPTY, FULL, PARTIAL, MaskSize, block_count
-from flexfa4.frontend.masks.runs import equal_runs
+from flexfa4.frontend.masks.grid import EMPTY, FULL, MaskSize
 from flexfa4.frontend.masks.structure import MaskBlocks, analyse
 from flexfa4.frontend.ops import apply
+from tests.brute_force import equal_runs, kinds_of
 from tests.leaves import KV, B, H, Q
 
 CAUSAL = make_graph("mask", apply("ge", Q, KV))
 STRIPES = make_graph("mask", apply("lt", apply("mod", apply("add", Q, KV), const(48)), const(20)))
 RANDOM = Buffer("keep", BOOL_TYPE, (None,) * 4)
 TABLE = make_graph("mask", load(RANDOM, (B, H, Q, KV)))
-
-
-def kinds_of(dense: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
-    """Return the kinds of the blocks of a dense mask, block by block."""
-    batches, heads, q_len, kv_len = dense.shape
-    shape = (batches, heads, block_count(q_len, block[0]), block_count(kv_len, block[1]))
-    kinds = torch.zeros(shape, dtype=torch.int8)
-    for b, h, i, j in torch.cartesian_prod(*map(torch.arange, shape)).tolist():
-        part = dense[b, h, i * block[0] :, j * block[1] :][: block[0], : block[1]]
-        kinds[b, h, i, j] = FULL if part.all() else PARTIAL if part.any() else EMPTY
-    return kinds
 
 
 def analysed(

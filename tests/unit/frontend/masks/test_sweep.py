@@ -13,12 +13,13 @@ from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import const, make_graph
 from flexfa4.frontend.masks import sweep
 from flexfa4.frontend.masks.classes import classes_of
-from flexfa4.frontend.masks.grid import EMPTY, FULL, PARTIAL, BlockGrid, MaskSize, block_count
-from flexfa4.frontend.masks.runs import BlockRuns, equal_runs
-from flexfa4.frontend.masks.solving.closed_form import Solved, solved
+from flexfa4.frontend.masks.grid import EMPTY, FULL, PARTIAL, BlockGrid, MaskSize
+from flexfa4.frontend.masks.runs import BlockRuns
 from flexfa4.frontend.masks.solving.solve import ClosedForm, Index, closed_form
+from flexfa4.frontend.masks.solving.solved import Solved, solved
 from flexfa4.frontend.masks.sweep import Sweep, coalesced, counts_of_form, runs_of_form
 from flexfa4.frontend.ops import apply
+from tests.brute_force import equal_runs, kinds_of
 from tests.leaves import KV, H, Q
 
 CPU = torch.device("cpu")
@@ -28,29 +29,18 @@ def sweep_of(start: torch.Tensor, stop: torch.Tensor, by: int, length: int, bloc
     """Return the sweep of intervals ``(classes, intervals, positions)`` that are given."""
     classes, intervals, positions = start.shape
 
-    def bounds(class_: int, part: range) -> tuple[torch.Tensor, torch.Tensor]:
-        where = slice(part.start, part.stop)
-        return start[class_, :, where], stop[class_, :, where]
+    def ends(some: range, part: range) -> tuple[torch.Tensor, torch.Tensor]:
+        found = (t[some.start : some.stop, :, part.start : part.stop] for t in (start, stop))
+        low, high = (t.transpose(0, 1).flatten(1) for t in found)
+        return low, high
 
-    return Sweep(bounds, intervals, classes, positions, by, length, block, CPU)
+    return Sweep(ends, intervals, classes, positions, by, length, block, CPU)
 
 
 def dense_of(start: torch.Tensor, stop: torch.Tensor, length: int) -> torch.Tensor:
     """Return what intervals see, bool ``(classes, positions, length)``."""
     at = torch.arange(length)
     return ((at >= start.unsqueeze(-1)) & (at < stop.unsqueeze(-1))).any(1)
-
-
-def kinds_of(dense: torch.Tensor, by: int, block: int) -> torch.Tensor:
-    """Return the kinds of the blocks of a dense mask by their definition."""
-    classes, positions, length = dense.shape
-    shape = (classes, block_count(positions, by), block_count(length, block))
-    kinds = torch.full(shape, PARTIAL, dtype=torch.int8)
-    for i in range(shape[1]):
-        for j in range(shape[2]):
-            part = dense[:, i * by : (i + 1) * by, j * block : (j + 1) * block].flatten(1)
-            kinds[:, i, j].masked_fill_(part.all(1), FULL).masked_fill_(~part.any(1), EMPTY)
-    return kinds
 
 
 @st.composite
@@ -76,7 +66,7 @@ def test_runs_and_counts_are_those_of_the_dense_mask(
     drawn: tuple[torch.Tensor, torch.Tensor, int], by: int, block: int
 ) -> None:
     start, stop, length = drawn
-    kinds = kinds_of(dense_of(start, stop, length), by, block)
+    kinds = kinds_of(dense_of(start, stop, length), (by, block))
     swept = sweep_of(start, stop, by, length, block)
     assert equal_runs(swept.runs(), BlockRuns.from_kinds(kinds))
     assert torch.equal(swept.counts(), (kinds != EMPTY).sum(2))
@@ -136,18 +126,33 @@ def test_any_number_of_positions_at_once_gives_the_same(
     assert counts.tolist() == [[1, 2, 3, 4, 5, 6]]
 
 
+@pytest.mark.parametrize("at_once", [16, 128, 160, 1 << 17])
+def test_small_classes_are_swept_together_with_the_same_result(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(sweep, "_INTERVALS_AT_ONCE", at_once)
+    every = [(start, stop + n) for start, stop in [causal(41)] for n in (0, 3, 0, 41, 7)]
+    start, stop = (torch.cat(ends) for ends in zip(*every, strict=True))
+    swept = sweep_of(start, stop, 16, 83, 16)
+    runs, counts = swept.runs(), swept.counts()
+    for class_, ends in enumerate(every):
+        alone = sweep_of(*ends, 16, 83, 16)
+        assert runs.every_line(class_) == alone.runs().every_line(0)
+        assert torch.equal(counts[class_], alone.counts()[0])
+
+
 def test_no_more_intervals_are_asked_for_than_may_be_worked_on_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[range] = []
     start, stop = causal(200)
 
-    def bounds(_: int, part: range) -> tuple[torch.Tensor, torch.Tensor]:
+    def ends(_: range, part: range) -> tuple[torch.Tensor, torch.Tensor]:
         asked.append(part)
         return start[0, :, part.start : part.stop], stop[0, :, part.start : part.stop]
 
     monkeypatch.setattr(sweep, "_INTERVALS_AT_ONCE", 64)
-    Sweep(bounds, 1, 1, 200, 16, 200, 16, CPU).counts()
+    Sweep(ends, 1, 1, 200, 16, 200, 16, CPU).counts()
     assert [len(part) for part in asked] == [64, 64, 64, 8]
     assert [position for part in asked for position in part] == list(range(200))
 
@@ -168,7 +173,7 @@ def test_closed_forms_are_swept_along_the_axis_that_they_are_not_solved_for(inde
     grid = BlockGrid(size, (16, 32))
     away = torch.arange(75)[:, None] - torch.arange(90)
     dense = torch.stack([(away >= 0) & (away < window) for window in (20, 40)])
-    kinds = kinds_of(dense, *grid.block_size)
+    kinds = kinds_of(dense, grid.block_size)
     if index == "q":
         kinds = kinds.transpose(1, 2).contiguous()
     assert equal_runs(runs_of_form(known, classes, grid), BlockRuns.from_kinds(kinds))

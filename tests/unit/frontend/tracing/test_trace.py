@@ -183,6 +183,23 @@ def test_random_numbers_inside_a_function_of_torch_are_found() -> None:
         resolve(lambda s, b, h, q, kv: s + noise(torch.ones(8))[q], "score")
 
 
+def test_random_numbers_of_another_thread_are_not_taken_for_the_mods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # before and after the first call of the mod, and of the second
+    states = map(torch.tensor, (0, 1, 1, 1))
+    monkeypatch.setattr(torch, "get_rng_state", functools.partial(next, states))
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()
+    try:
+        assert str(resolve(lambda b, h, q, kv: q > kv, "mask").graph) == "q > kv"
+    finally:
+        done.set()
+        other.join()
+    assert not list(states)
+
+
 # ---- arity and results ---------------------------------------------------------------------------
 
 

@@ -36,7 +36,7 @@ def _no_indices_without_values_are_kept() -> Iterator[None]:
 def scheduled(mask: Any) -> Any:
     """Return the blocks of a mask, evaluated off the CPU, with the schedule of a first call."""
     block_mask = flexfa4.create_block_mask(mask, heads=H, q_len=L, kv_len=L)
-    assert block_mask.blocks_on(torch.device("cpu")).runs.total  # found where values exist
+    assert block_mask.blocks_on(torch.device("cpu")).runs.counts().any()  # found where values exist
     blocks = block_mask.blocks_on(DEVICE)
     for at_once in (schedule.SCORES_AT_ONCE, schedule.SCORES_AT_ONCE_WITH_CORE):
         schedule.mask_schedule(schedule.Problem(SIZES, False, at_once), blocks)

@@ -160,8 +160,8 @@ def test_no_more_heads_of_a_class_are_joined_than_fit_the_scores_at_once() -> No
 
 
 def test_batches_are_joined_only_where_their_keys_lie_one_behind_the_other() -> None:
-    for join, spans in ((True, [(0, 3)]), (False, [(0, 1), (1, 2), (2, 3)])):
-        assert [c.b for c in dense_schedule(Problem(Sizes(3, 2, 2, 16, 16), join))] == spans
+    for join, ranges in ((True, [(0, 3)]), (False, [(0, 1), (1, 2), (2, 3)])):
+        assert [c.b for c in dense_schedule(Problem(Sizes(3, 2, 2, 16, 16), join))] == ranges
 
 
 def test_a_schedule_is_made_once_for_a_mask_and_sizes() -> None:

@@ -17,7 +17,7 @@ from flexfa4.kernels.cpu import scores
 from flexfa4.kernels.cpu.plan import plan_for
 from flexfa4.kernels.cpu.schedule import Chunk
 from flexfa4.kernels.cpu.scores import Call, key_rows, mask_bits, mask_run, part, visible_lanes
-from flexfa4.primitives.block_runs import Run
+from flexfa4.primitives.key_runs import KeyRun
 from flexfa4.variants import SlidingWindow, causal
 
 KEEP = torch.rand(40, 60, generator=torch.Generator().manual_seed(0)) < 0.5
@@ -50,7 +50,7 @@ def test_masked_lanes_are_cut_whatever_they_hold(dtype: torch.dtype, value: floa
     given = wild.to(dtype).repeat(8)[:60].expand(1, 2, 40, 60).contiguous()
     found = given.clone()
     lanes = Lanes((0, 1), (0, 2), (0, 40), (0, 60))
-    mask_run(call_of(kept, dtype=dtype), lanes, Run(0, 60, ((0, 60),)), found, value)
+    mask_run(call_of(kept, dtype=dtype), lanes, KeyRun(0, 60, ((0, 60),)), found, value)
     cut = torch.tensor(value, dtype=dtype)
     torch.testing.assert_close(found, torch.where(KEEP, given, cut), rtol=0, atol=0, equal_nan=True)
 
@@ -58,7 +58,7 @@ def test_masked_lanes_are_cut_whatever_they_hold(dtype: torch.dtype, value: floa
 def test_only_the_partial_columns_of_a_run_are_touched() -> None:
     lanes = Lanes((0, 1), (0, 2), (8, 24), (10, 50))
     given = torch.ones(1, 2, 16, 40)
-    run = Run(10, 50, ((20, 30), (45, 50)))
+    run = KeyRun(10, 50, ((20, 30), (45, 50)))
     mask_run(call_of(kept), lanes, run, given, 0.0)
     right = torch.ones(16, 40)
     for start, stop in run.partial:
@@ -98,11 +98,11 @@ def test_heads_of_one_class_share_one_evaluation_of_the_mask() -> None:
 def test_visible_lanes_are_looked_up_only_where_a_load_asks_for_them() -> None:
     call = call_of(causal)
     lanes = Lanes((0, 1), (0, 2), (0, 40), (0, 60))
-    partial = Run(0, 60, ((0, 60),))
+    partial = KeyRun(0, 60, ((0, 60),))
     assert visible_lanes(call, lanes, partial) is None
     unproved = load(Buffer("t", F32, (None,)), (input_("kv"),))
     asking = replace(call, values=Values(unproved=frozenset((unproved,))))
-    assert visible_lanes(asking, lanes, Run(0, 60)) is None
+    assert visible_lanes(asking, lanes, KeyRun(0, 60)) is None
     found = visible_lanes(asking, lanes, partial)
     assert found is not None
     right = torch.arange(40)[:, None] >= torch.arange(60)
@@ -119,11 +119,11 @@ def test_part_cuts_only_the_axes_that_are_not_whole() -> None:
 def test_keys_of_the_score_dtype_are_read_in_place() -> None:
     call = call_of(causal)
     chunk = Chunk((0, 1), (0, 2), (0, 2), (), 0)
-    rows = key_rows(call.k, call, chunk, Run(16, 32))
+    rows = key_rows(call.k, call, chunk, KeyRun(16, 32))
     assert rows.shape == (2, 16, 4)
     assert rows.untyped_storage().data_ptr() == call.k.untyped_storage().data_ptr()
     low = call.k.bfloat16()
-    assert key_rows(low, call, chunk, Run(16, 32)).dtype is torch.float32
+    assert key_rows(low, call, chunk, KeyRun(16, 32)).dtype is torch.float32
 
 
 def test_a_mask_that_follows_the_diagonal_is_evaluated_once_for_each_distance(

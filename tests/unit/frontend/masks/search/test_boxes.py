@@ -15,7 +15,7 @@ from flexfa4.frontend.analysis.intervals import Interval
 from flexfa4.frontend.evaluate import Program, Values
 from flexfa4.frontend.ir import I32, Buffer, Node, Scalar, const, load, scalar, size, symbol
 from flexfa4.frontend.lanes import Lanes
-from flexfa4.frontend.masks.grid import EMPTY, FULL, PARTIAL
+from flexfa4.frontend.masks.grid import EMPTY, FULL, PARTIAL, MaskSize
 from flexfa4.frontend.masks.search import boxes as module
 from flexfa4.frontend.masks.search.boxes import Boxes, verdicts
 from flexfa4.frontend.masks.search.zones import Zones
@@ -34,6 +34,7 @@ VALUES = Values(
     scalars={W: 13},
     symbols={"q_len": LENGTH, "kv_len": LENGTH},
 )
+KNOWN = MaskSize(2, 3, LENGTH, LENGTH).domain(VALUES).leaf
 AWAY = apply("sub", Q, KV)
 EITHER = functools.partial(apply, "or")
 BOTH = functools.partial(apply, "and")
@@ -54,8 +55,9 @@ MASKS = {
 }
 
 
-def boxes_of(ends: Sequence[tuple[int, ...]]) -> Boxes:
-    return Boxes(*torch.tensor(ends).T)
+def judged(root: Node, ends: Sequence[tuple[int, ...]]) -> torch.Tensor:
+    boxes = Boxes(*torch.tensor(ends).T)
+    return verdicts(root, KNOWN, Zones(VALUES, (1, 1), KNOWN), boxes)
 
 
 def of_lanes(root: Node, ends: tuple[int, ...]) -> int:
@@ -76,7 +78,7 @@ def a_box(draw: st.DrawFn) -> tuple[int, ...]:
 @given(st.lists(a_box(), min_size=1, max_size=12), st.sampled_from(list(MASKS)))
 def test_what_is_proved_holds_on_every_lane(ends: list[tuple[int, ...]], name: str) -> None:
     root = MASKS[name]
-    found = verdicts(root, VALUES, Zones(VALUES, (1, 1)), boxes_of(ends))
+    found = judged(root, ends)
     assert found.dtype is torch.int8
     for kind, box in zip(found.tolist(), ends, strict=True):
         assert kind in (PARTIAL, of_lanes(root, box))
@@ -86,12 +88,12 @@ def test_what_is_proved_holds_on_every_lane(ends: list[tuple[int, ...]], name: s
 def test_masks_of_one_condition_are_proved_wherever_they_hold(box: tuple[int, ...]) -> None:
     for name in ("nothing", "everything", "by head", "documents", "queries"):
         root = MASKS[name]
-        assert verdicts(root, VALUES, Zones(VALUES, (1, 1)), boxes_of([box])) == of_lanes(root, box)
+        assert judged(root, [box]) == of_lanes(root, box)
 
 
 def test_boxes_are_judged_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = [(0, 0, q, q + 3, kv, kv + 5) for q in range(0, 60, 3) for kv in range(0, 60, 5)]
-    at_once = verdicts(MASKS["window"], VALUES, Zones(VALUES), boxes_of(ends))
+    at_once = judged(MASKS["window"], ends)
     counts: list[int] = []
 
     def counted(root: Node, leaf: Leaf, load: Load) -> Interval:
@@ -101,6 +103,6 @@ def test_boxes_are_judged_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(module, "_CHUNK", 7)
     monkeypatch.setattr(module, "bound", counted)
-    assert torch.equal(at_once, verdicts(MASKS["window"], VALUES, Zones(VALUES), boxes_of(ends)))
+    assert torch.equal(at_once, judged(MASKS["window"], ends))
     assert max(counts) == 7 and sum(counts) == len(ends)
     assert at_once.unique().tolist() == [EMPTY, PARTIAL, FULL]

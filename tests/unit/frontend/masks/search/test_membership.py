@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from flexfa4.frontend.evaluate import Program, Values
 from flexfa4.frontend.ir import I32, Buffer, Node, const, iota, load, topological
+from flexfa4.frontend.masks import limits
 from flexfa4.frontend.masks.grid import MaskSize
-from flexfa4.frontend.masks.search import membership as module
 from flexfa4.frontend.masks.search.membership import tabulated
 from flexfa4.frontend.ops import apply
 from tests.leaves import KV, B, Q
@@ -88,6 +88,6 @@ def test_other_reductions_are_left() -> None:
 def test_a_table_beyond_all_proportion_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     values = Values({LISTS: torch.arange(32).view(2, 4, 4)})
     assert tables(LOOKUPS["any equal"], values)
-    monkeypatch.setattr(module, "_BYTES", 50)
-    monkeypatch.setattr(module, "_TIMES", 0)
+    monkeypatch.setattr(limits, "MOST_TABLE_BYTES", 50)
+    monkeypatch.setattr(limits, "MOST_TABLE_TIMES", 0)
     assert not tables(LOOKUPS["any equal"], values)

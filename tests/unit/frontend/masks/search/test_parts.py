@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from flexfa4.frontend.analysis.bounds import unknown
 from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import I32, Buffer, Node, const, load, make_graph
 from flexfa4.frontend.masks.grid import EMPTY, FULL, PARTIAL, BlockGrid, MaskSize
@@ -63,7 +64,7 @@ def all_tiles(grid: BlockGrid) -> Tiles:
 def decided(
     root: Node, grid: BlockGrid, some: Tiles | None = None, budget: Budget | None = None
 ) -> torch.Tensor:
-    judge = functools.partial(verdicts, root, VALUES, Zones(VALUES, grid.block_size))
+    judge = functools.partial(verdicts, root, unknown, Zones(VALUES, grid.block_size))
     graph = make_graph("mask", root)
     return decide_by_parts(graph, VALUES, judge, some or all_tiles(grid), grid, budget)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexfa4.frontend.masks.grid import BlockGrid, MaskSize
-from flexfa4.frontend.masks.search.quadtree import Ground, Level, Places, levels_over
+from flexfa4.frontend.masks.search.quadtree import Forest, Level, Places, levels_over
 
 BOTH = frozenset({"q", "kv"})
 grids = st.builds(
@@ -28,15 +28,15 @@ grids = st.builds(
 def test_boxes_of_every_level_cover_each_block_once(
     grid: BlockGrid, depends: frozenset[str], step: int
 ) -> None:
-    ground = Ground(grid, torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64))
+    forest = Forest(grid, torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64))
     levels = levels_over(grid, depends, 5)
-    assert len(ground.all_places(levels[-1])) <= 2 * 5
+    assert len(forest.all_places(levels[-1])) <= 2 * 5
     levels = levels[::step]
-    places = ground.all_places(levels[-1])
+    places = forest.all_places(levels[-1])
     for level, finer in (*itertools.pairwise(reversed(levels)), (levels[0], None)):
         lanes = torch.zeros(2, *(n + 1 for n in (grid.size.q_len, grid.size.kv_len)))
         assert int(places.row.max()) < grid.rows and int(places.column.max()) < grid.columns
-        boxes = ground.boxes(places, level)
+        boxes = forest.boxes(places, level)
         for owner, *ends in zip(
             places.owner, boxes.q_start, boxes.q_stop, boxes.kv_start, boxes.kv_stop, strict=True
         ):
@@ -44,7 +44,7 @@ def test_boxes_of_every_level_cover_each_block_once(
             lanes[owner, q:q_end, kv:kv_end] += 1
         assert bool((lanes[:, :-1, :-1] == 1).all()) and not lanes[:, -1].any()
         if finer is not None:
-            places = ground.parts(places, level, finer)
+            places = forest.parts(places, level, finer)
 
 
 @pytest.mark.parametrize("block_size", list(itertools.product((16, 48, 128, 256), repeat=2)))
@@ -78,8 +78,8 @@ def test_an_axis_that_is_not_read_is_not_split() -> None:
 
 def test_the_tile_of_a_box_is_its_first_block() -> None:
     grid = BlockGrid(MaskSize(2, 3, 100, 100), (16, 16))
-    ground = Ground(grid, torch.tensor([1, 0]), torch.tensor([2, 1]))
-    tiles = ground.tiles(Places(torch.tensor([1, 0]), torch.tensor([3, 4]), torch.tensor([5, 6])))
+    forest = Forest(grid, torch.tensor([1, 0]), torch.tensor([2, 1]))
+    tiles = forest.tiles(Places(torch.tensor([1, 0]), torch.tensor([3, 4]), torch.tensor([5, 6])))
     assert [t.tolist() for t in (tiles.b, tiles.h, tiles.row, tiles.column)] == [
         [0, 1], [1, 2], [3, 4], [5, 6],
     ]  # fmt: skip

@@ -12,16 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexfa4.errors import ArgumentError
-from flexfa4.frontend.evaluate import Program, Values
+from flexfa4.frontend.analysis.bounds import Leaf
+from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import BOOL, F32, I32, Buffer, Graph, Node, const, load, make_graph
 from flexfa4.frontend.masks.classes import classes_of
-from flexfa4.frontend.masks.grid import EMPTY, FULL, PARTIAL, BlockGrid, MaskSize
+from flexfa4.frontend.masks.grid import FULL, PARTIAL, BlockGrid, MaskSize
 from flexfa4.frontend.masks.limits import Budget
 from flexfa4.frontend.masks.runs import BlockRuns
 from flexfa4.frontend.masks.search import parts, refine, tiles
 from flexfa4.frontend.masks.search.boxes import Boxes, verdicts
 from flexfa4.frontend.masks.search.parts import decide_by_parts
 from flexfa4.frontend.ops import apply
+from tests.brute_force import kinds_of_graph
 from tests.leaves import KV, B, H, Q
 
 IDS, LEVEL = Buffer("ids", I32, (None, None)), Buffer("level", F32, (None,))
@@ -64,18 +66,6 @@ def found_blocks(root: Node, values: Values, grid: BlockGrid) -> tuple[BlockRuns
     return runs, runs.to_kinds()[classes.of]
 
 
-def brute_force(root: Node, values: Values, grid: BlockGrid) -> torch.Tensor:
-    size = grid.size
-    (mask,) = Program((root,)).run(values, size.lanes())
-    dense = torch.as_tensor(mask).expand(size.b, size.h, size.q_len, size.kv_len)
-    kinds = torch.empty(size.b, size.h, grid.rows, grid.columns, dtype=torch.int8)
-    for row, strip in enumerate(dense.split(grid.block_size[0], 2)):
-        for column, block in enumerate(strip.split(grid.block_size[1], 3)):
-            every, some = block.flatten(2).all(2), block.flatten(2).any(2)
-            kinds[:, :, row, column] = torch.where(every, FULL, torch.where(some, PARTIAL, EMPTY))
-    return kinds
-
-
 # limits that small masks reach, and those of other devices
 STEPS: dict[str, list[tuple[Any, str, int]]] = {
     "in small steps": [
@@ -107,7 +97,7 @@ def test_blocks_equal_brute_force(data: st.DataObject) -> None:
     block_size = data.draw(st.sampled_from(((16, 16), (32, 48), (128, 16), (64, 256), (96, 80))))
     values, grid = values_of(data.draw(st.integers(0, 50))), BlockGrid(size, block_size)
     _, kinds = found_blocks(root, values, grid)
-    assert torch.equal(kinds, brute_force(root, values, grid))
+    assert torch.equal(kinds, kinds_of_graph(root, values, grid))
 
 
 @pytest.mark.usefixtures("limited")
@@ -135,9 +125,9 @@ class Work:
             self.lanes += part.lanes * len(args[2])
             return evaluate(part, *args)
 
-        def judged(root: Node, values: Values, zones: Any, boxes: Boxes) -> torch.Tensor:
+        def judged(root: Node, known: Leaf, zones: Any, boxes: Boxes) -> torch.Tensor:
             self.boxes.append(len(boxes))
-            return verdicts(root, values, zones, boxes)
+            return verdicts(root, known, zones, boxes)
 
         def decided(graph: Graph, values: Values, *args: Any) -> torch.Tensor:
             self.tiles += len(args[1])

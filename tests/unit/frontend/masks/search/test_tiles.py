@@ -9,13 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexfa4.frontend.evaluate import Program, Values
+from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import BOOL, I32, Buffer, Graph, Node, Scalar, const, load, make_graph
 from flexfa4.frontend.ir import scalar as captured
 from flexfa4.frontend.masks.grid import EMPTY, FULL, PARTIAL, BlockGrid, MaskSize
 from flexfa4.frontend.masks.search import tiles as module
 from flexfa4.frontend.masks.search.tiles import Tiles, decide, decide_all, follows_diagonal
 from flexfa4.frontend.ops import apply
+from tests.brute_force import kinds_of_graph
 from tests.leaves import KV, B, H, Q
 
 W = Scalar("w", I32)
@@ -65,20 +66,6 @@ def all_tiles(grid: BlockGrid) -> Tiles:
     return Tiles(*(i.flatten() for i in torch.meshgrid(*map(torch.arange, shape), indexing="ij")))
 
 
-def brute_force(root: Node, values: Values, grid: BlockGrid) -> torch.Tensor:
-    """Return the kinds of all blocks of a mask that is evaluated everywhere."""
-    size, (rows, columns) = grid.size, grid.block_size
-    (mask,) = Program((root,)).run(values, size.lanes())
-    dense = torch.as_tensor(mask).expand(size.b, size.h, size.q_len, size.kv_len)
-    kinds = [
-        FULL if block.all() else PARTIAL if block.any() else EMPTY
-        for line in dense.flatten(0, 1)
-        for strip in line.split(rows)
-        for block in strip.split(columns, 1)
-    ]
-    return torch.tensor(kinds, dtype=torch.int8)
-
-
 @pytest.fixture(params=[True, False], ids=["small chunks", "as it is"])
 def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run once with limits that small masks reach."""
@@ -103,7 +90,7 @@ def test_kinds_equal_brute_force(name: str) -> None:
     for grid in GRIDS:
         kinds = decide(graph(MASKS[name]), VALUES, all_tiles(grid), grid)
         assert kinds.dtype is torch.int8
-        assert torch.equal(kinds, brute_force(MASKS[name], VALUES, grid)), grid
+        assert torch.equal(kinds, kinds_of_graph(MASKS[name], VALUES, grid).flatten()), grid
 
 
 @given(st.data())
@@ -114,13 +101,13 @@ def test_any_tiles_in_any_order_are_decided(data: st.DataObject) -> None:
     places = st.lists(st.integers(0, len(everywhere) - 1), max_size=12)
     some = torch.tensor(data.draw(places), dtype=torch.int64)
     kinds = decide(graph(root), VALUES, everywhere[some], grid)
-    assert torch.equal(kinds, brute_force(root, VALUES, grid)[some])
+    assert torch.equal(kinds, kinds_of_graph(root, VALUES, grid).flatten()[some])
 
 
 @pytest.mark.parametrize("name", MASKS)
 def test_a_small_grid_is_decided_at_once(name: str) -> None:
     for grid in GRIDS:
-        right = brute_force(MASKS[name], VALUES, grid).view(6, grid.rows, grid.columns)
+        right = kinds_of_graph(MASKS[name], VALUES, grid).flatten(0, 1)
         for members in ([(1, 2)], [(0, 0), (0, 2), (1, 1)]):
             kinds = decide_all(graph(MASKS[name]), VALUES, members, grid)
             assert torch.equal(kinds, right[[3 * b + h for b, h in members]]), grid
@@ -198,5 +185,5 @@ def test_positions_that_wrap_around_do_not_follow_the_diagonal() -> None:
         assert follows_diagonal(root, values, size) is holds
         grid = BlockGrid(size, (64, 64))
         kinds = decide(graph(root), values, all_tiles(grid), grid)
-        assert torch.equal(kinds, brute_force(root, values, grid))
+        assert torch.equal(kinds, kinds_of_graph(root, values, grid).flatten())
     assert not follows_diagonal(load(IDS, (Q,)), VALUES, size)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flexfa4.frontend.analysis.intervals import Interval
 from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import BOOL, F32, I32, Buffer, DType, Node, const, iota, load
-from flexfa4.frontend.masks.search import sparse_table as module
+from flexfa4.frontend.masks import limits
 from flexfa4.frontend.masks.search.sparse_table import SparseTable
 from flexfa4.frontend.masks.search.zones import Zones
 from flexfa4.frontend.ops import apply
@@ -208,8 +208,8 @@ def values_bytes(values: Values) -> int:
 
 
 def test_cells_grow_until_a_table_is_affordable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BYTES", 2000)
-    monkeypatch.setattr(module, "_TIMES", 0)
+    monkeypatch.setattr(limits, "MOST_TABLE_BYTES", 2000)
+    monkeypatch.setattr(limits, "MOST_TABLE_TIMES", 0)
     tensor = drawn((6, 50, 40), torch.int64, 5)
     node, values = loaded(tensor, (B, Q, KV), I32)
     zones = Zones(values, (16, 16))

@@ -12,9 +12,9 @@ import flexfa4
 from flexfa4.frontend.evaluate import Program, Values, mask_tile
 from flexfa4.frontend.ir import const
 from flexfa4.frontend.masks.grid import MaskSize
-from flexfa4.frontend.masks.solving.closed_form import Solved, bounds_of, solved
 from flexfa4.frontend.masks.solving.inversion import quoted
 from flexfa4.frontend.masks.solving.solve import ClosedForm, closed_form
+from flexfa4.frontend.masks.solving.solved import Solved, ends_of, solved
 from flexfa4.frontend.ops import apply
 from flexfa4.frontend.sizes import Sizes
 from tests.leaves import Q
@@ -75,7 +75,7 @@ def test_comparisons(text: str, relation: str) -> None:
     assert isinstance(form, ClosedForm), form
     holds = solved(form, values, SIZE)
     assert isinstance(holds, Solved), holds
-    start, stop = bounds_of(holds, 0, 0, range(SIZE.q_len))
+    start, stop = ends_of(holds, 0, 0, range(SIZE.q_len))
     at = torch.arange(SIZE.kv_len)
     seen = (at >= start[..., None]) & (at < stop[..., None])
     assert torch.equal(seen.any(0), dense)

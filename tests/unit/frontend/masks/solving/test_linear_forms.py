@@ -47,6 +47,8 @@ def integer(text: str) -> Node:
         ("(q << 3) - 8 * q + kv", "kv"),
         ("q // c * c + q % c + 1", "q + 1"),
         ("q // 4 * 8 + 2 * (q % 4)", "q * 2"),
+        ("q % (w + 1) - q", "q % (w + 1) - q"),
+        ("(q % (w + 1) + q // (w + 1) * (w + 1)) * 2 + kv", "kv + q * 2"),
     ],
 )
 def test_forms_gather_equal_terms(text: str, printed: str) -> None:

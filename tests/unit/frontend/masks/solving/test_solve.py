@@ -159,6 +159,26 @@ def test_deep_expressions_are_refused_rather_than_followed() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        " + ".join(f"abs(q - kv - {i})" for i in range(40)) + " < w",
+        " + ".join(f"i32(kv < q + {7 * i})" for i in range(40)) + " < 5",
+    ],
+)
+def test_sums_whose_cases_double_with_each_term_are_given_up(text: str) -> None:
+    form = closed_form(mask(text), "kv")
+    assert form == NotClosed("it has more cases than are worth solving")
+
+
+def test_nested_comparisons_of_bools_are_solved_once_each() -> None:
+    chain = "kv <= q"
+    for i in range(30):
+        chain = f"({chain}) ^ (kv + {i % 4} <= q)"
+    form = closed_form(mask(f"{chain} ^ (kv <= q + 9)"), "kv")
+    assert isinstance(form, ClosedForm)
+
+
+@pytest.mark.parametrize(
     ("text", "premises"),
     [
         ("kv < q + w", []),

@@ -1,0 +1,183 @@
+"""`Device`: a GPU that is not there, to which CuTe-DSL's kernels are launched.
+
+    with Device("sm_100a", execute=run) as device:
+        x = torch.randn(1024)
+        compiled = cute.compile(kernel, from_dlpack(device.tensor(x)))
+        compiled(from_dlpack(device.tensor(x)))     # run(launch) is called
+    device.launches[0].grid
+
+This module joins the parts: the changes to CuTe-DSL, the runtime that answers host code, and the
+registered memory.  It does not run kernels: `execute` does, for which a launch's pointers are
+addresses in this process, and `allocations` says which may be touched.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+from flexfa4.emulator.host.allocations import Allocations
+from flexfa4.emulator.host.architectures import Architecture, architecture
+from flexfa4.emulator.host.cuda_calls import RUNTIME
+from flexfa4.emulator.host.cuda_tensor import CudaTensor, extent
+from flexfa4.emulator.host.errors import (
+    ClosedDeviceError,
+    EditedTextError,
+    NestedDeviceError,
+    SmCountError,
+)
+from flexfa4.emulator.host.installation import Installation
+from flexfa4.emulator.host.launch import Launch
+
+if TYPE_CHECKING:
+    import torch
+
+_OPENING: Final = threading.Lock()
+
+
+class Device:
+    """An emulated GPU; a context manager.
+
+    While it is open, every kernel that CuTe-DSL launches in this process arrives here, in whatever
+    thread, and whether CuTe-DSL was imported before or not.  Functions have to be compiled while a
+    device is open; they can be called whenever a device of their architecture is.
+
+    Attributes:
+        architecture: what host code is told of the device.
+        allocations: the memory that kernels may touch, cleared when the device is closed.
+        launches: all launches since it was opened, in the order in which they came.
+    """
+
+    def __init__(
+        self,
+        name: str = "sm_100a",
+        *,
+        execute: Callable[[Launch], None] | None = None,
+        edit_ptx: Callable[[str], str] | None = None,
+        sms: int | None = None,
+    ) -> None:
+        """Describe a device; nothing happens before it is entered.
+
+        Args:
+            name: ``sm_90a``, ``sm_100a`` or ``sm_103a``.
+            execute: runs a launch to its end; what it raises, the caller of the kernel gets.
+                Without it launches are recorded, and nothing is computed.
+            edit_ptx: makes the text that is run of the text that was compiled; called once for
+                each text.
+            sms: number of streaming multiprocessors that host code is told of; without it the
+                architecture's.
+
+        Raises:
+            UnknownArchitectureError: for another name.
+            SmCountError: for a number of multiprocessors that no device has.
+        """
+        row = architecture(name)
+        self.architecture: Architecture = row if sms is None else replace(row, sms=_counted(sms))
+        self.allocations = Allocations()
+        self.launches: list[Launch] = []
+        self._execute = execute
+        self._edit = functools.lru_cache(maxsize=64)(edit_ptx) if edit_ptx else None
+        self._installation: Installation | None = None
+
+    def __enter__(self) -> Device:
+        """Open the device.
+
+        Raises:
+            NestedDeviceError: when one is open already.
+            MissingCutlassError: when CuTe-DSL is not installed.
+            UnfittingCutlassError: when it is a release of which the emulator does not know enough.
+        """
+        with _OPENING:
+            if RUNTIME.target is not None:
+                raise NestedDeviceError(
+                    opened=self.architecture.name, open=RUNTIME.target.architecture.name
+                )
+            self._installation = Installation(self.architecture).__enter__()
+            self.launches = []
+            RUNTIME.take_failure()
+            RUNTIME.target = self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with _OPENING:
+            RUNTIME.target = None
+            assert self._installation is not None
+            self._installation.__exit__(kind, error, traceback)
+            self._installation = None
+            self.allocations.clear()
+        failure = RUNTIME.take_failure()
+        if failure is not None:  # of host code not called through CuTe-DSL's own functions
+            raise failure from error
+
+    def tensor(self, tensor: torch.Tensor, name: str = "") -> CudaTensor:
+        """Present a CPU tensor as one on this device.
+
+        Kernels may then touch its memory, from its first element to its last, until it is released
+        or the device is closed.
+
+        Args:
+            tensor: a CPU tensor with strides, of any dtype that DLPack has.
+            name: what reports call it; "tensor <n>" where none is given.
+
+        Returns:
+            What to pass to ``from_dlpack``, or to a function of the TVM-FFI calling path.
+
+        Raises:
+            NotACpuTensorError: for anything else.
+            ClosedDeviceError: outside of the ``with`` block.
+        """
+        self._must_be_open("tensor()")
+        presented = CudaTensor(tensor)
+        start, nbytes = extent(presented.cpu)
+        if nbytes:
+            name = name or f"tensor {len(self.allocations)}"
+            self.allocations.register(start, nbytes, name, presented.cpu)
+        return presented
+
+    def release(self, tensor: torch.Tensor) -> None:
+        """Take a tensor's memory away from kernels.
+
+        Raises:
+            UnregisteredTensorError: for a tensor that is not presented.
+        """
+        start, nbytes = extent(tensor)
+        if nbytes:
+            self.allocations.release(start, nbytes)
+
+    def edited(self, ptx: str) -> str:
+        """Return the text that is run in place of a compiled one.
+
+        Raises:
+            EditedTextError: when ``edit_ptx`` made something else than a text.
+        """
+        if self._edit is None:
+            return ptx
+        edited: object = self._edit(ptx)
+        if not isinstance(edited, str):
+            raise EditedTextError(kind=type(edited).__name__)
+        return edited
+
+    def launch(self, launch: Launch) -> None:
+        """Record a launch and run it; called by the runtime."""
+        self.launches.append(launch)
+        if self._execute is not None:
+            self._execute(launch)
+
+    def _must_be_open(self, what: str) -> None:
+        if RUNTIME.target is not self:
+            raise ClosedDeviceError(what=what, name=self.architecture.name)
+
+
+def _counted(sms: object) -> int:
+    if not isinstance(sms, int) or sms < 1:
+        raise SmCountError(sms=repr(sms))
+    return sms
