@@ -325,7 +325,7 @@ def main() -> None:
             mine = results[-1]["ours"]
             print(f"{row.mask}, {row.lengths} {row.then}: {mine['ms']:,.3f} ms", file=sys.stderr)
     show(results)
-    if not (arguments.only or arguments.quick or arguments.no_torch):
+    if not (arguments.only or arguments.quick):
         name = "masks" if arguments.device == "cpu" else f"masks_{arguments.device}"
         write(name, {**circumstances(block=BLOCK), "rows": results})
 
