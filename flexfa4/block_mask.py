@@ -29,7 +29,6 @@ from flexfa4.errors import (
 )
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.evaluate import Values
-from flexfa4.frontend.masks.grid import FULL, PARTIAL
 from flexfa4.frontend.masks.limits import check_dense, check_lines
 from flexfa4.frontend.masks.runs import BlockList, Priority
 from flexfa4.frontend.masks.solving.in_words import describe
@@ -171,8 +170,8 @@ class BlockMask:
         checked_choice("by", by, Lines)
         runs = self._blocks.lines(by)
         check_lines(self.batch or 1, self.heads or 1)
-        classes = self._blocks.classes.of.to(self.device).expand(self.shape[:2])
-        return BlockLists(runs.blocks(PARTIAL), runs.blocks(FULL), classes.contiguous())
+        classes = self._blocks.classes.of_on(self.device).expand(self.shape[:2])
+        return BlockLists(*runs.lists(), classes.contiguous())
 
     def counts(self, by: Lines = "rows") -> torch.Tensor:
         """Return how many blocks of each line are not empty, int64 ``(batch, heads, lines)``.

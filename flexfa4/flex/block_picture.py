@@ -57,7 +57,7 @@ def _grid(runs: BlockRuns, steps: list[int]) -> str:
     if not runs.width:
         return ""
     full = torch.full_like(runs.kind, FULL)
-    every = Stretches(runs.line_of_run, runs.start.long(), runs.stop.long(), full)
+    every = Stretches(runs.line_of_run, torch.stack((runs.start, runs.stop)), full)
     computed = BlockRuns.from_sorted(1, runs.lines, runs.width, every)
     groups = computed.coarsened(*steps).to_kinds()[0].tolist()
     return "".join("".join(2 * _SHADES[kind] for kind in row) + "\n" for row in groups)

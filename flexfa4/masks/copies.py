@@ -58,7 +58,16 @@ def state_of(bound: BoundGraph, spec: Spec, blocks: MaskBlocks) -> dict[str, Any
         "sizes": asdict(spec.sizes),
         "block_size": spec.block_size,
         "device": str(blocks.values.device),
-        "runs": runs and {name: getattr(runs, name) for name in ("width", *_DTYPES)},
+        "runs": runs and {"width": runs.width, **_own_tensors(runs)},
+    }
+
+
+def _own_tensors(runs: BlockRuns) -> dict[str, torch.Tensor]:
+    """Return the tensors of runs; pickle writes all of the memory that one is a part of."""
+    tensors = {name: getattr(runs, name) for name in _DTYPES}
+    return {
+        name: t if t.untyped_storage().nbytes() == t.nbytes else t.clone()
+        for name, t in tensors.items()
     }
 
 

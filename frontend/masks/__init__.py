@@ -16,6 +16,7 @@ structure    what kernels and `BlockMask` ask: all of the above behind one objec
 
 Words: an *interval* bounds a value (`analysis`); a *span* is the symbolic interval of positions of
 a closed form.  A *line* is a row or a column of blocks, a *run* blocks of one kind along a line; a
-*stretch* is like a run, with any weight, and may overlap others.  A *box* is a range of queries by
-a range of keys, about which something is proved; a *tile* is a block that is evaluated.
+*stretch* is like a run, with any weight, and may overlap others; *steps* are numbers along lines
+and the places where they change.  A *box* is a range of queries by a range of keys, about which
+something is proved; a *tile* is a block that is evaluated.
 """

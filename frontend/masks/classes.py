@@ -43,6 +43,12 @@ class Classes:
     def __len__(self) -> int:
         return len(self.members)
 
+    def of_on(self, device: torch.device) -> torch.Tensor:
+        """Return `of` on a device."""
+        if len(self.members) < 2:  # filled there, without a transfer to wait for
+            return torch.zeros(self.of.shape, dtype=torch.int64, device=device)
+        return self.of.to(device)
+
     def members_on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the batch and the head of each of `members`, int64 ``(classes,)``."""
         pairs = torch.tensor(self.members, dtype=torch.int64).view(-1, 2).to(device)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+import torch
+
 from flexfa4.frontend.analysis.intervals import Interval
 from flexfa4.frontend.evaluate import Values, widened
 from flexfa4.frontend.ir import Buffer
@@ -34,7 +36,7 @@ class Contents:
         tensor = widened(self._values.tensors[buffer], buffer.dtype, self._values.dtype)
         if not tensor.numel():
             return None
-        lo, hi = (end.item() for end in tensor.aminmax())
+        lo, hi = torch.stack(tensor.aminmax()).tolist()  # at once: each would wait for the device
         if lo != lo:  # NaN comes out of both
             return Interval(-math.inf, math.inf, nan=True)
         return Interval(lo, hi)

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
 import torch
 
 from flexfa4.frontend.csr import offsets_of_lengths, offsets_of_owners, ranges
+from flexfa4.frontend.gather import taken
+from flexfa4.frontend.lanes import arange
 from flexfa4.frontend.masks.grid import EMPTY, FULL, PARTIAL, block_count, block_counts
 from flexfa4.frontend.masks.limits import check_listed
-from flexfa4.frontend.masks.overlay import Stretches, overlay
+from flexfa4.frontend.masks.overlay import Steps, Stretches, overlay, pitch_of
 
 BlockRun: TypeAlias = tuple[int, int, int]
 """Blocks ``start ... stop - 1`` of a line, and their kind, PARTIAL or FULL."""
@@ -37,29 +39,33 @@ class Cover:
     """What rows that are joined to lines cover of the blocks of these lines.
 
     Attributes:
-        touched: where at least one row, the weight being positive, sees something of a block.
-        filled: where as many rows as the weight says see all of a block.
+        line: int64, broadcasts to the shape of a start: the line that rows are joined to.
+        ends: int64 ``(2, 2, ...)``: starts and stops of what rows touch, seeing something of each
+            block, and of what they fill, seeing all of it; ``start <= stop``.
+        rows: int64, of as many dimensions as a start: how many rows that holds for.
     """
 
-    touched: Stretches
-    filled: Stretches
+    line: torch.Tensor
+    ends: torch.Tensor
+    rows: torch.Tensor
 
-    def kinds(self, rows: int, per_line: int, width: int) -> Stretches:
-        """Return the stretches of blocks that are not empty, sorted; the weight is the kind.
+    def kinds(self, rows: int, per_line: int, width: int) -> Steps:
+        """Return the kinds of blocks along the lines, int8, settled.
 
         Args:
             rows: how many rows a class has.
             per_line: how many rows make a line; the last one of a class may have fewer.
             width: blocks along a line.
         """
-        touched, filled = self.touched, self.filled
         radix = per_line + 1  # more than the rows that fill a block: one sum tells both counts
-        counted = replace(touched, weight=touched.weight * radix)
-        sums = overlay(Stretches.concatenated((counted, filled)), width)
-        lines = max(1, block_count(rows, per_line))
-        present = (rows - sums.line % lines * per_line).clamp(max=per_line)
-        kind = torch.where(sums.weight % radix == present, FULL, PARTIAL)
-        return Stretches(sums.line, sums.start, sums.stop, kind)
+        weight = torch.stack((self.rows * radix, self.rows))
+        sums = overlay(Stretches(self.line, self.ends, weight), width).settled()
+        present: int | torch.Tensor = per_line
+        if rows % per_line:
+            line = sums.place // pitch_of(width) % block_count(rows, per_line)
+            present = (rows - line * per_line).clamp(max=per_line)
+        touched, filled = sums.value != 0, sums.value % radix == present
+        return Steps(sums.place, touched.view(torch.int8) + filled.view(torch.int8))
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,9 +162,8 @@ class BlockRuns:
         of = kept[of]  # the rectangle of each run
         order = (line * width + start[of]).argsort()
         of, line = of[order], line[order]
-        return cls.from_sorted(
-            classes, lines, width, Stretches(line, start[of], stop[of], kind[of])
-        )
+        runs = Stretches(line, torch.stack((start[of], stop[of])), kind[of])
+        return cls.from_sorted(classes, lines, width, runs)
 
     @classmethod
     def from_sorted(cls, classes: int, lines: int, width: int, runs: Stretches) -> BlockRuns:
@@ -168,39 +173,45 @@ class BlockRuns:
             classes: see the class.
             lines: see the class.
             width: see the class.
-            runs: not empty; the line is ``class * lines + line``, the weight is the kind.
+            runs: ``(n,)``, none empty; the line is ``class * lines + line``, the weight the kind.
         """
-        line, start, stop, kind = runs.line, runs.start, runs.stop, runs.weight
-        new = torch.ones(len(line) + 1, dtype=torch.bool, device=line.device)
-        new[1:-1] = (line[1:] != line[:-1]) | (start[1:] != stop[:-1]) | (kind[1:] != kind[:-1])
-        bounds = new.nonzero().squeeze(1)
-        first, last = bounds[:-1], bounds[1:] - 1
-        return cls(
-            classes,
-            lines,
-            width,
-            offsets_of_owners(line[first], classes * lines),
-            start[first].to(torch.int32),
-            stop[last].to(torch.int32),
-            kind[first].to(torch.int8),
-        )
+        place = torch.add(runs.ends, runs.line, alpha=pitch_of(width))
+        kind = torch.stack((runs.weight, torch.full_like(runs.weight, EMPTY))).to(torch.int8)
+        steps = Steps(place.t().flatten(), kind.t().flatten())
+        return cls.from_steps(classes, lines, width, steps.settled())
+
+    @classmethod
+    def from_steps(cls, classes: int, lines: int, width: int, steps: Steps) -> BlockRuns:
+        """Return the runs of kinds that are known along the lines.
+
+        Args:
+            classes: see the class.
+            lines: see the class.
+            width: see the class.
+            steps: int8 kinds on lines ``class * lines + line``, settled.
+        """
+        pitch = pitch_of(width)
+        kind = torch.nn.functional.pad(steps.value, (1, 0))  # EMPTY, which is 0, before the first
+        changes = kind[1:] != kind[:-1]
+        # At a change the run of the kind before ends, and one of the kind behind begins, but for
+        # EMPTY: where is asked for both at once, (2, steps), as each answer waits for the device.
+        both = kind.unfold(0, len(changes), 1)
+        at = torch.logical_and(changes, both).nonzero()[:, 1]
+        place = taken(steps.place, at).view(2, -1)
+        offsets = offsets_of_owners(place[1], classes * lines, pitch)
+        stop, start = (place % pitch).to(torch.int32)
+        kind = taken(steps.value, at[len(start) :])
+        return cls(classes, lines, width, offsets, start, stop, kind)
 
     @classmethod
     def from_kinds(cls, kinds: torch.Tensor) -> BlockRuns:
         """Return the runs of a table of kinds, int8 ``(classes, lines, width)``."""
         classes, lines, width = kinds.shape
-        flat = kinds.reshape(-1)
-        new = torch.ones(len(flat) + 1, dtype=torch.bool, device=flat.device)
-        torch.ne(flat[1:], flat[:-1], out=new[1:-1])
-        new[:: max(1, width)] = True
-        bounds = new.nonzero().squeeze(1)
-        kept = flat[bounds[:-1]] != EMPTY
-        begin, end = bounds[:-1][kept], bounds[1:][kept]
-        line = begin // max(1, width)
-        at = line * width
-        return cls.from_sorted(
-            classes, lines, width, Stretches(line, begin - at, end - at, flat[begin])
-        )
+        flat = torch.nn.functional.pad(kinds, (0, 1)).view(-1)  # each line ends EMPTY
+        new = torch.ones_like(flat, dtype=torch.bool)
+        torch.ne(flat[1:], flat[:-1], out=new[1:])
+        place = new.nonzero().squeeze(1)
+        return cls.from_steps(classes, lines, width, Steps(place, taken(flat, place)))
 
     # ---- asked for -------------------------------------------------------------------------------
 
@@ -226,7 +237,7 @@ class BlockRuns:
         """
         lengths = self.lengths if kind is None else self.lengths_of(kind)
         before = offsets_of_lengths(lengths)
-        return before[self.offsets].diff().view(self.classes, self.lines)
+        return taken(before, self.offsets).diff().view(self.classes, self.lines)
 
     @property
     def nbytes(self) -> int:
@@ -256,24 +267,33 @@ class BlockRuns:
         kinds = steps.cumsum(0, dtype=torch.int8)[:size]
         return kinds.view(self.classes, self.lines, self.width)
 
-    def blocks(self, kind: int) -> BlockList:
-        """Return every block of a kind, PARTIAL or FULL.
+    def lists(self) -> tuple[BlockList, BlockList]:
+        """Return every partial block, and every full one.
 
         Raises:
-            ArgumentError: there are more than can be listed.
+            ArgumentError: there are more of a kind than can be listed.
         """
-        lengths = self.lengths_of(kind)
+        # Both kinds at once, (2, ...), the partial blocks before the full ones: on a GPU starting
+        # the operations is what takes time.
+        count, device = len(self.start), self.start.device
+        each = arange(PARTIAL, FULL + 1, device).unsqueeze(1)
+        lengths = ((self.stop - self.start) * (self.kind == each)).view(-1)
         before = offsets_of_lengths(lengths)
-        total = int(before[-1])
-        check_listed(total)
+        partial, total = torch.stack((before[count], before[2 * count])).tolist()
+        check_listed(partial)
+        check_listed(total - partial)
         # As `ranges`, in 32 bits and without owners: there are far more blocks than runs.
-        first = (self.start - before[:-1]).to(torch.int32)
+        first = (self.start - before[:-1].view(2, count)).to(torch.int32).view(-1)
         indices = torch.repeat_interleave(first, lengths, output_size=total)
-        indices += torch.arange(total, dtype=torch.int32, device=indices.device)
-        ends = before[self.offsets]
-        last = self.lines * torch.arange(1, self.classes + 1, device=ends.device).unsqueeze(1)
-        begins = ends[:-1].view(self.classes, self.lines)
-        return BlockList(torch.cat((begins, ends[last]), 1), indices)
+        indices += torch.arange(total, dtype=torch.int32, device=device)
+        offsets = taken(before.as_strided((2, count + 1), (count, 1)), self.offsets)
+        offsets[1].sub_(partial)
+        lines = (self.classes, self.lines + 1)  # the last offset of a class is the next one's first
+        of_partial, of_full = offsets.as_strided((2, *lines), (offsets.shape[1], self.lines, 1))
+        return (
+            BlockList(of_partial.contiguous(), indices[:partial]),
+            BlockList(of_full.contiguous(), indices[partial:]),
+        )
 
     # ---- the same otherwise ----------------------------------------------------------------------
 
@@ -285,34 +305,26 @@ class BlockRuns:
         # Runs along a column begin and end where two neighbouring lines differ.  Lay each line over
         # itself and, with another weight, over its successor (there is one after the last):
         # stretches whose two kinds differ hold one such place in each of their columns.
-        line = self.line_of_run
-        between = line + line // max(1, self.lines)
-        kind = self.kind.to(torch.int64)
-        start, stop = self.start.to(torch.int64), self.stop.to(torch.int64)
-        second = Stretches(between, start, stop, kind * _SECOND)
-        first = Stretches(between + 1, start, stop, kind)
-        pairs = overlay(Stretches.concatenated((first, second)), self.width)
-        kinds = pairs.weight // _SECOND
-        differ = pairs.weight != kinds * (1 + _SECOND)
-        lengths = torch.where(differ, pairs.stop - pairs.start, 0)
-        of, column = ranges(pairs.start, lengths)
-        pitch = self.lines + 1  # pairs in a class
-        class_ = pairs.line // pitch
-        line = pairs.line - class_ * pitch
-        # Sorted by column, a place begins a run of its kind that ends at the next place: in the
-        # same column, as each column becomes empty after the last line.
-        places, order = ((class_[of] * self.width + column) * pitch + line[of]).sort()
-        kinds = kinds[of][order]
-        begins = (kinds != EMPTY).nonzero().squeeze(1)
-        begin, end = places[begins], places[begins + 1]
-        column = begin // pitch
-        at = column * pitch
-        return BlockRuns.from_sorted(
-            self.classes,
-            self.width,
-            self.lines,
-            Stretches(column, begin - at, end - at, kinds[begins]),
-        )
+        pair = self.line_of_run  # of a line and the one before it
+        if self.classes > 1:
+            pair = pair + pair // max(1, self.lines)
+        ends = torch.stack((self.start, self.stop)).unsqueeze(1)
+        weight = torch.stack((self.kind * _SECOND, self.kind))
+        pairs = overlay(Stretches(torch.stack((pair, pair + 1)), ends, weight), self.width)
+        place, weight = pairs.place[:-1], pairs.value[:-1]
+        lengths = pairs.place.diff()
+        lengths.masked_fill_(weight % (1 + _SECOND) == 0, 0)  # one kind in both
+        # Along the columns, pair `class * pitch + line` is the place `line` of the line
+        # `class * width + column`.
+        pair, column = place // pitch_of(self.width), place % pitch_of(self.width)
+        pitch = pitch_of(self.lines)
+        first = torch.add(pair, column, alpha=pitch)
+        if self.classes > 1:
+            first.add_(pair // pitch, alpha=(self.width - 1) * pitch)
+        of, place = ranges(first, lengths, pitch)
+        place, order = place.sort()
+        kind = taken(weight, taken(of, order)) // _SECOND
+        return BlockRuns.from_steps(self.classes, self.width, self.lines, Steps(place, kind))
 
     def coarsened(self, lines_by: int, width_by: int) -> BlockRuns:
         """Return the runs of larger blocks, made of `lines_by` by `width_by` of these.
@@ -329,16 +341,12 @@ class BlockRuns:
         start, stop = self.start.to(torch.int64), self.stop.to(torch.int64)
         first, last = start // width_by, block_counts(stop, width_by)
         # A full run fills what it covers whole; the end of the line completes the last block.
-        filled = (self.kind == FULL).nonzero().squeeze(1)
-        inner = block_counts(start, width_by)[filled]
-        whole = torch.where(stop == self.width, last, stop // width_by)[filled]
-        joined = Cover(
-            touched=Stretches(group, first, last, torch.ones_like(group)),
-            filled=Stretches(
-                group[filled], inner, torch.maximum(inner, whole), torch.ones_like(inner)
-            ),
-        ).kinds(self.lines, lines_by, width)
-        return BlockRuns.from_sorted(self.classes, lines, width, joined)
+        inner = block_counts(start, width_by)
+        whole = torch.where(stop == self.width, last, stop // width_by)
+        whole = torch.maximum(inner, torch.where(self.kind == FULL, whole, 0))
+        ends = torch.stack((first, inner, last, whole)).view(2, 2, -1)
+        joined = Cover(group, ends, torch.ones_like(group)).kinds(self.lines, lines_by, width)
+        return BlockRuns.from_steps(self.classes, lines, width, joined)
 
     def cut(self, lines: range) -> BlockRuns:
         """Return the runs of a range of lines, of step 1, that lies within the lines."""

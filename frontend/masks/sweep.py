@@ -12,41 +12,43 @@ Does not solve masks (`solve`) nor evaluate the ends (`solved`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 import torch
 
+from flexfa4.frontend.gather import taken
 from flexfa4.frontend.masks.classes import Classes
 from flexfa4.frontend.masks.grid import BlockGrid, block_count, block_counts, blocks_of
 from flexfa4.frontend.masks.limits import check_positions
-from flexfa4.frontend.masks.overlay import Stretches, overlay
+from flexfa4.frontend.masks.overlay import Steps, Stretches, overlay, pitch_of
 from flexfa4.frontend.masks.runs import BlockRuns, Cover
 from flexfa4.frontend.masks.solving.solved import Solved, ends_of, ends_of_each
 
-# Intervals evaluated at once, of which some ten temporaries are alive: of 1 MB each on a CPU, which
-# its caches hold; of 8 MB elsewhere, where starting an operation costs more than running it.
+# Intervals evaluated at once, of whose ends some five temporaries are alive: of 2 MB each on a CPU,
+# which its caches hold; of 16 MB elsewhere, where starting an operation costs more than running it.
 _INTERVALS_AT_ONCE: Final = 1 << 17
 _INTERVALS_AT_ONCE_DEVICE: Final = 1 << 20
 
-Ends: TypeAlias = Callable[[range, range], tuple[torch.Tensor, torch.Tensor]]
-"""From classes and a range of positions to ``(start, stop)``, int64 ``(intervals, classes *
-positions)``: what each position of each class sees of the other axis, ``0 <= start``, ``stop <=
-length``; empty where they meet or cross."""
+Ends: TypeAlias = Callable[[range, range], torch.Tensor]
+"""From classes and a range of positions to int64 ``(2, intervals, classes * positions)``: where
+what each position of each class sees of the other axis starts and stops, within 0 to its length;
+empty where they meet or cross."""
 
 
 class _Part(NamedTuple):
     """Positions that are worked on at once.
 
     Attributes:
-        line: int64 ``(positions,)``: the line of each, those of all classes numbered through.
-        start, stop: their intervals, see `Ends`.
+        classes: the classes.
+        positions: of each of them; the first one begins a line.
+        ends: the intervals, see `Ends`.
     """
 
-    line: torch.Tensor
-    start: torch.Tensor
-    stop: torch.Tensor
+    classes: range
+    positions: range
+    ends: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -85,91 +87,108 @@ class Sweep:
 
     def runs(self) -> BlockRuns:
         """Return the runs of blocks."""
-        parts = [Stretches.none(self.device)]
-        parts += [self._kinds(part) for part in self._parts()]
-        return BlockRuns.from_sorted(
-            self.classes, self.lines, self.width, Stretches.concatenated(parts)
-        )
+        parts = [self._kinds(part) for part in self._parts()]
+        steps = Steps.concatenated(parts) if parts else Steps.none(self.device)
+        return BlockRuns.from_steps(self.classes, self.lines, self.width, steps)
 
     def counts(self) -> torch.Tensor:
         """Return how many blocks of each line are not empty, int64 ``(classes, lines)``."""
-        parts = [torch.empty(0, dtype=torch.int64, device=self.device)]
-        parts += [self._counts(part) for part in self._parts()]
-        return torch.cat(parts).view(self.classes, self.lines)
+        counts = torch.zeros(self.classes * self.lines, dtype=torch.int64, device=self.device)
+        for part in self._parts():
+            self._count(part, counts)
+        return counts.view(self.classes, self.lines)
 
     def _parts(self) -> Iterator[_Part]:
-        """Yield all positions, as many at once as may be: lines of a class, or classes."""
+        """Yield all positions, as many at once as may be: lines of a class, or classes.
+
+        None where none of them sees anything.
+        """
+        if not self.intervals:
+            return
         on_cpu = self.device.type == "cpu"
         intervals = _INTERVALS_AT_ONCE if on_cpu else _INTERVALS_AT_ONCE_DEVICE
-        at_once = max(1, intervals // (max(1, self.intervals) * self.per_line)) * self.per_line
+        at_once = max(1, intervals // (self.intervals * self.per_line)) * self.per_line
         classes_at_once = max(1, at_once // max(1, self.positions))
         for c in range(0, self.classes, classes_at_once):
             classes = range(c, min(self.classes, c + classes_at_once))
-            numbers = torch.arange(c, classes.stop, device=self.device).unsqueeze(1)
             for first in range(0, self.positions, at_once):
                 part = range(first, min(self.positions, first + at_once))
-                along = torch.arange(part.start, part.stop, device=self.device)
-                line = numbers * self.lines + blocks_of(along, self.per_line)
-                yield _Part(line.flatten(), *self.ends(classes, part))
+                yield _Part(classes, part, self.ends(classes, part))
 
-    def _kinds(self, part: _Part) -> Stretches:
-        """Return the stretches of blocks of a part, sorted; the weight is the kind."""
-        start, stop = coalesced(part.start, part.stop)
+    def _kinds(self, part: _Part) -> Steps:
+        """Return the kinds of blocks along the lines of a part."""
+        ends = coalesced(part.ends)
         # Twice the block that an end lies in, one more unless it is where that block begins: one
         # number that says both which blocks the interval touches and which it fills.
-        low = blocks_of(start, self.block) + block_counts(start, self.block)
-        high = blocks_of(stop, self.block) + block_counts(stop, self.block)
+        codes = block_counts(ends, self.block)
+        codes += blocks_of(ends, self.block)
         if self.length % self.block:  # the end of the axis completes its last block
-            high = torch.where(stop == self.length, 2 * self.width, high)
-        high = torch.where(stop > start, high, 0)
-        first, times = _distinct(part.line, low, high)
-        low, high = low[:, first], high[:, first]
-        of = part.line[first].expand_as(low)
-        return Cover(
-            touched=_stretches(of, low >> 1, (high + 1) >> 1, torch.ones_like(of)),
-            filled=_stretches(of, (low + 1) >> 1, high >> 1, times.expand_as(of)),
-        ).kinds(self.positions, self.per_line, self.width)
+            codes[1].masked_fill_(ends[1] == self.length, 2 * self.width)
+        codes[1].masked_fill_(ends[1] <= ends[0], 0)
+        bounds = self._distinct(part, codes.flatten(0, 1).unbind())
+        first, times = bounds[:-1], bounds.diff()
+        low, high = taken(codes, first)
+        ends = torch.stack((low, low + 1, high + 1, high)).view(2, 2, *low.shape)
+        ends >>= 1
+        torch.maximum(ends[1], ends[0], out=ends[1])
+        cover = Cover(self._lines_of(part, first), ends, times.unsqueeze(0))
+        return cover.kinds(self.positions, self.per_line, self.width)
 
-    def _counts(self, part: _Part) -> torch.Tensor:
-        """Return the counts of the lines of a part."""
-        low = blocks_of(part.start, self.block)
-        high = torch.where(part.stop > part.start, block_counts(part.stop, self.block), 0)
-        first, _times = _distinct(part.line, low, high)
-        low, high = low[:, first], high[:, first]
-        lines = part.line - part.line[0]
-        of = lines[first].expand_as(low)
-        union = overlay(_stretches(of, low, high, torch.ones_like(of)), self.width)
-        counts = low.new_zeros(int(lines[-1]) + 1)
-        return counts.index_add_(0, union.line, union.stop - union.start)
+    def _count(self, part: _Part, counts: torch.Tensor) -> None:
+        """Add the counts of the lines of a part to those of all lines."""
+        start, stop = part.ends
+        low = blocks_of(start, self.block)
+        high = block_counts(stop, self.block).masked_fill_(stop <= start, 0)
+        first = self._distinct(part, (*low, *high))[:-1]
+        low, high = taken(low, first), taken(high, first)
+        ends = torch.stack((low, torch.maximum(low, high)))
+        seen = Stretches(self._lines_of(part, first), ends, torch.ones_like(low))
+        union = overlay(seen, self.width)
+        lengths = union.place.diff().masked_fill_(union.value[:-1] == 0, 0)
+        counts.index_add_(0, union.place[:-1] // pitch_of(self.width), lengths)
+
+    def _distinct(self, part: _Part, tables: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return where positions of a line that are alike begin.
+
+        Args:
+            part: the positions, those of all its classes one after the other.
+            tables: at least one, ``(positions,)``: what those that are alike have in common.
+
+        Returns:
+            int64 ``(n + 1,)``: the first of each `n` neighbours that are alike, and last the number
+            of positions.
+        """
+        positions = len(part.classes) * len(part.positions)
+        new = torch.ones(positions + 1, dtype=torch.bool, device=self.device)
+        within = new[1:-1]
+        torch.ne(tables[0][1:], tables[0][:-1], out=within)
+        for table in tables[1:]:
+            within |= table[1:] != table[:-1]
+        new[:-1].view(len(part.classes), -1)[:, :: self.per_line] = True
+        return new.nonzero().squeeze(1)
+
+    def _lines_of(self, part: _Part, at: torch.Tensor) -> torch.Tensor:
+        """Return the lines of positions of a part, those of all classes numbered through."""
+        first = part.classes.start * self.lines * self.per_line + part.positions.start
+        if len(part.classes) == 1:
+            return blocks_of(at + first, self.per_line)
+        class_ = at // len(part.positions)
+        ragged = self.lines * self.per_line - len(part.positions)
+        return blocks_of(at + first + class_ * ragged, self.per_line)
 
 
-def _distinct(
-    line: torch.Tensor, low: torch.Tensor, high: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the first of the positions of a line that are alike, and how many they are.
-
-    Those are neighbours whose ends, ``(intervals, positions)``, are the same.
-    """
-    new = torch.ones_like(line, dtype=torch.bool)
-    new[1:] = line[1:] != line[:-1]
-    for ends in (*low, *high):
-        new[1:] |= ends[1:] != ends[:-1]
-    first = new.nonzero().squeeze(1)
-    return first, first.diff(append=first.new_full((1,), len(line)))
-
-
-def coalesced(start: torch.Tensor, stop: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def coalesced(ends: torch.Tensor) -> torch.Tensor:
     """Join the intervals of each position that overlap or touch.
 
     Args:
-        start: int64 ``(intervals, positions)``.
-        stop: the same.
+        ends: int64 ``(2, intervals, positions)``: starts and stops.
 
     Returns:
         Intervals of the same shape and union, disjoint and apart; those left over are empty.
     """
+    start, stop = ends
     if len(start) < 2:
-        return start, stop
+        return ends
     if not bool((start[1:] >= start[:-1]).all()):
         start, order = start.sort(0)
         stop = stop.gather(0, order)
@@ -181,16 +200,7 @@ def coalesced(start: torch.Tensor, stop: torch.Tensor) -> tuple[torch.Tensor, to
         stops.append(torch.where(meets, 0, end))
         begin = torch.where(meets, begin, following)
         end = torch.where(meets, torch.maximum(end, its_end), its_end)
-    return torch.stack((*starts, begin)), torch.stack((*stops, end))
-
-
-def _stretches(
-    line: torch.Tensor, start: torch.Tensor, stop: torch.Tensor, weight: torch.Tensor
-) -> Stretches:
-    """Return stretches of ``(intervals, positions)``; those that would end before they start are
-    empty."""
-    stop = torch.maximum(start, stop)
-    return Stretches(line.flatten(), start.flatten(), stop.flatten(), weight.flatten())
+    return torch.stack((*starts, begin, *stops, end)).view(ends.shape)
 
 
 def _sweep(solved: Solved, classes: Classes, grid: BlockGrid) -> Sweep:
@@ -199,7 +209,7 @@ def _sweep(solved: Solved, classes: Classes, grid: BlockGrid) -> Sweep:
     (positions, per_line), (length, block) = axes if solved.form.index == "kv" else axes[::-1]
     check_positions(len(classes), positions)
 
-    def ends(some: range, part: range) -> tuple[torch.Tensor, torch.Tensor]:
+    def ends(some: range, part: range) -> torch.Tensor:
         if len(some) == 1:
             return ends_of(solved, *classes.members[some.start], part)
         return ends_of_each(solved, classes.members[some.start : some.stop], part)

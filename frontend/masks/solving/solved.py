@@ -158,9 +158,7 @@ class _Known:
 # ---- evaluation ----------------------------------------------------------------------------------
 
 
-def ends_of(
-    solved: Solved, b: int, h: int, positions: torch.Tensor | range
-) -> tuple[torch.Tensor, torch.Tensor]:
+def ends_of(solved: Solved, b: int, h: int, positions: torch.Tensor | range) -> torch.Tensor:
     """Return where the intervals of positions of the other index begin and end.
 
     Args:
@@ -171,15 +169,15 @@ def ends_of(
             with step 1, which is cheaper.
 
     Returns:
-        ``(start, stop)``, int64 ``(spans, n)`` on the device of the values, with
-        ``0 <= start <= stop <= length``: equal where the interval is empty.
+        int64 ``(2, spans, n)`` on the device of the values, the starts and the stops, within 0 to
+        `Solved.length`: an interval is empty where they meet or cross.
     """
     return _ends(solved, _lanes(solved, b, h, positions), len(positions))
 
 
 def ends_of_each(
     solved: Solved, members: Sequence[tuple[int, int]], positions: range
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> torch.Tensor:
     """Return `ends_of` for several pairs of batch and head, one after the other.
 
     Args:
@@ -188,7 +186,7 @@ def ends_of_each(
         positions: see `ends_of`.
 
     Returns:
-        As `ends_of`, int64 ``(spans, members * positions)``.
+        As `ends_of`, int64 ``(2, spans, members * positions)``.
     """
     device = solved.values.device
     b, h = torch.tensor(members, dtype=torch.int64, device=device).unbind(1)
@@ -199,17 +197,16 @@ def ends_of_each(
     return _ends(solved, lanes, len(members) * len(positions))
 
 
-def _ends(solved: Solved, lanes: AnyLanes, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _ends(solved: Solved, lanes: AnyLanes, count: int) -> torch.Tensor:
     """Return the ends of all intervals at some lanes, see `ends_of`."""
-    spans = solved.form.spans
-    ends = torch.zeros(2, len(spans), count, dtype=torch.int64, device=solved.values.device)
-    if solved.length and count:
-        found = _program(spans).run(solved.values, lanes)
-        for end, value in zip(ends.flatten(0, 1), found, strict=True):
-            end.view(lanes.shape).copy_(torch.as_tensor(value))
-    ends.clamp_(0, solved.length)
-    start, stop = ends
-    return start, torch.maximum(start, stop)
+    spans, device = solved.form.spans, solved.values.device
+    if not (solved.length and count):
+        return torch.zeros(2, len(spans), count, dtype=torch.int64, device=device)
+    ends = torch.empty(2, len(spans), count, dtype=torch.int64, device=device)
+    found = _program(spans).run(solved.values, lanes)
+    for end, value in zip(ends.flatten(0, 1), found, strict=True):
+        end.view(lanes.shape).copy_(torch.as_tensor(value))
+    return ends.clamp_(0, solved.length)
 
 
 def _lanes(solved: Solved, b: int, h: int, positions: torch.Tensor | range) -> AnyLanes:

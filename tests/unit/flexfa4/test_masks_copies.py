@@ -136,6 +136,13 @@ def test_a_pickle_holds_captures_and_runs_of_blocks_but_nothing_that_calls_keep(
     assert len(pickle.dumps(made)) == before < 25 * runs + 2000
 
 
+def test_a_pickle_holds_no_memory_of_runs_twice() -> None:
+    runs = make(MASKS["batches and heads"]).__getstate__()["runs"]
+    tensors = [t for t in runs.values() if isinstance(t, torch.Tensor)]
+    assert len(tensors) == 4
+    assert all(t.untyped_storage().nbytes() == t.nbytes > 0 for t in tensors)
+
+
 def test_a_module_that_holds_a_block_mask_can_be_deepcopied() -> None:
     class Layer(torch.nn.Module):
         def __init__(self) -> None:

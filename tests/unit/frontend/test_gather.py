@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexfa4.frontend.gather import gather
+from flexfa4.frontend.gather import gather, taken
 
 TYPES = (
     torch.bool, torch.uint8, torch.int32, torch.int64, torch.uint16, torch.uint64, torch.bfloat16,
@@ -77,3 +79,16 @@ def test_no_indices_read_nothing_even_of_an_empty_tensor(shape: tuple[int, ...])
 def test_an_index_beyond_the_memory_is_refused_and_not_read() -> None:
     with pytest.raises(IndexError):
         gather(torch.zeros(3), [torch.tensor([3])])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (0, 5)])
+def test_places_along_the_last_dimension_are_taken_in_their_order(
+    shape: tuple[int, ...], layout: str
+) -> None:
+    whole = torch.arange(math.prod(shape)).view(shape)
+    tensor = LAYOUTS[layout](whole) if len(shape) > 1 else whole
+    for places in ([], [4], [3, 0, 0, 2, 4, 1]):
+        at = torch.tensor(places, dtype=torch.int64)
+        assert torch.equal(taken(tensor, at), tensor[..., at])
+    assert taken(whole[..., :0], at[:0]).shape == (*shape[:-1], 0)

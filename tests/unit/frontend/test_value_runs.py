@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+from flexfa4.frontend import value_runs as value_runs_module
 from flexfa4.frontend.value_runs import value_runs
 
 SHAPES = [((10,), 0), ((1,), 0), ((0,), 0), ((3, 7), 1), ((7, 3), 0), ((2, 3, 5), 1), ((0, 4), 1)]
@@ -30,6 +31,23 @@ def rows_of(tensor: torch.Tensor, axis: int) -> list[list[float]]:
     outer = itertools.product(*map(range, along.shape[:-1]))
     rows: list[list[float]] = [along[i].tolist() for i in outer]
     return rows
+
+
+@pytest.mark.parametrize(("shape", "axis"), SHAPES)
+def test_runs_are_those_of_each_row(shape: tuple[int, ...], axis: int) -> None:
+    for tensor in tensors(shape, axis):
+        runs, rows = value_runs(tensor, axis), rows_of(tensor, axis)
+        found: list[list[float]] = [[] for _ in rows]
+        places = zip(
+            runs.rows.tolist(), runs.starts.tolist(), runs.stops.tolist(), runs.values, strict=True
+        )
+        for row, start, stop, value in places:
+            assert start == len(found[row]) < stop
+            found[row] += [value.item()] * (stop - start)
+        assert found == rows
+        assert (runs.values[1:] != runs.values[:-1]).logical_or(runs.rows.diff() != 0).all()
+        row_of_run = runs.rows.tolist()
+        assert runs.offsets.diff().tolist() == [row_of_run.count(i) for i in range(len(rows))]
 
 
 def together(row: list[float], value: float) -> bool:
@@ -84,7 +102,7 @@ def test_nan_has_no_order_and_no_group() -> None:
 
 
 def test_many_values_in_any_order_are_refused_without_sorting_them() -> None:
-    runs = value_runs(torch.arange(1000) % 7, 0)
+    runs = value_runs(torch.arange(value_runs_module._SORTED_AT_ONCE + 1) % 7, 0)
     assert not runs.grouped()
     assert "_sorted" not in vars(runs)
 

@@ -139,6 +139,15 @@ def test_no_batches_have_no_class() -> None:
     found = Traced(lambda b, h, q, kv: kv < LENS[b], MaskSize(0, 1, 9, 8)).classes()
     assert found.of.shape == (0, 1) and found.members == () and len(found) == 0
     assert [t.dtype for t in found.members_on(torch.device("cpu"))] == [torch.int64] * 2
+    assert found.of_on(torch.device("meta")).shape == (0, 1)
+
+
+def test_classes_on_a_device_are_those_on_the_cpu() -> None:
+    device = torch.device("cpu")
+    for rows in (1, 3):
+        found = Traced(BY_BATCH["documents by name"][0], MaskSize(rows, 1, 8, 8)).classes()
+        on_device = found.of_on(device)
+        assert torch.equal(on_device, found.of) and on_device.dtype is torch.int64
 
 
 def differ_at_first(dtype: torch.dtype) -> torch.Tensor:

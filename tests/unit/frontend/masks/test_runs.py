@@ -108,9 +108,8 @@ def test_larger_blocks_are_full_or_empty_only_where_all_their_blocks_are(
 def test_counts_and_lists_are_those_of_the_table(kinds: torch.Tensor) -> None:
     runs = BlockRuns.from_kinds(kinds)
     assert torch.equal(runs.counts(), (kinds != EMPTY).sum(2))
-    for kind in (PARTIAL, FULL):
+    for kind, found in zip((PARTIAL, FULL), runs.lists(), strict=True):
         assert torch.equal(runs.counts(kind), (kinds == kind).sum(2))
-        found = runs.blocks(kind)
         assert found.offsets.shape == (runs.classes, runs.lines + 1)
         assert found.indices.dtype == torch.int32
         for c in range(runs.classes):
@@ -149,9 +148,9 @@ def test_runs_take_memory_for_what_varies_not_for_blocks() -> None:
 
 
 def test_touching_runs_of_one_kind_are_joined_within_a_line_only() -> None:
-    line, start, stop = (torch.tensor(x) for x in ([0, 0, 0, 1], [0, 1, 2, 0], [1, 2, 3, 1]))
+    line, ends = torch.tensor([0, 0, 0, 1]), torch.tensor([[0, 1, 2, 0], [1, 2, 3, 1]])
     kind = torch.tensor([FULL, FULL, PARTIAL, PARTIAL])
-    runs = BlockRuns.from_sorted(1, 2, 3, Stretches(line, start, stop, kind))
+    runs = BlockRuns.from_sorted(1, 2, 3, Stretches(line, ends, kind))
     assert equal_runs(runs, BlockRuns.from_kinds(table("FFp", "p..")))
 
 

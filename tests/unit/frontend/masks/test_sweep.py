@@ -29,10 +29,9 @@ def sweep_of(start: torch.Tensor, stop: torch.Tensor, by: int, length: int, bloc
     """Return the sweep of intervals ``(classes, intervals, positions)`` that are given."""
     classes, intervals, positions = start.shape
 
-    def ends(some: range, part: range) -> tuple[torch.Tensor, torch.Tensor]:
-        found = (t[some.start : some.stop, :, part.start : part.stop] for t in (start, stop))
-        low, high = (t.transpose(0, 1).flatten(1) for t in found)
-        return low, high
+    def ends(some: range, part: range) -> torch.Tensor:
+        found = torch.stack((start, stop))[:, some.start : some.stop, :, part.start : part.stop]
+        return found.transpose(1, 2).flatten(2)
 
     return Sweep(ends, intervals, classes, positions, by, length, block, CPU)
 
@@ -78,7 +77,7 @@ def test_coalesced_intervals_are_apart_and_see_the_same(
 ) -> None:
     start, stop, length = drawn
     for one_start, one_stop in zip(start, stop, strict=True):
-        starts, stops = coalesced(one_start, one_stop)
+        starts, stops = coalesced(torch.stack((one_start, one_stop)))
         assert starts.shape == one_start.shape
         seen = dense_of(starts.unsqueeze(0), stops.unsqueeze(0), length)
         assert torch.equal(seen, dense_of(one_start.unsqueeze(0), one_stop.unsqueeze(0), length))
@@ -147,9 +146,9 @@ def test_no_more_intervals_are_asked_for_than_may_be_worked_on_at_once(
     asked: list[range] = []
     start, stop = causal(200)
 
-    def ends(_: range, part: range) -> tuple[torch.Tensor, torch.Tensor]:
+    def ends(_: range, part: range) -> torch.Tensor:
         asked.append(part)
-        return start[0, :, part.start : part.stop], stop[0, :, part.start : part.stop]
+        return torch.stack((start, stop))[:, 0, :, part.start : part.stop]
 
     monkeypatch.setattr(sweep, "_INTERVALS_AT_ONCE", 64)
     Sweep(ends, 1, 1, 200, 16, 200, 16, CPU).counts()
