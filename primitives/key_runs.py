@@ -4,6 +4,9 @@ A query tile meets the key blocks of its rows; neighbouring non-empty blocks are
 at most a given width, so that one matrix product covers them.  Which columns of a run belong to
 partial blocks is kept: mask work is done there and nowhere else.
 
+Where a mask is a band along the diagonal, neighbouring tiles see the same but for a shift, and are
+joined into one tile with copies, whose products are then one batch.
+
 Plain Python over the runs of blocks that mask analysis found; independent of the device that runs
 the tiles.
 """
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flexfa4.frontend.masks.grid import PARTIAL
 from flexfa4.frontend.masks.runs import BlockRun
@@ -29,11 +32,32 @@ class KeyRun:
 
 @dataclass(frozen=True)
 class QueryTile:
-    """Queries ``start ... stop - 1`` and the runs of keys that they see."""
+    """Queries ``start ... stop - 1`` and the runs of keys that they see.
+
+    Attributes:
+        copies: how many tiles like this one there are, itself included: each begins where the one
+            before ends, and its runs are as many keys further.
+    """
 
     start: int
     stop: int
     runs: tuple[KeyRun, ...]
+    copies: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Queries of one copy."""
+        return self.stop - self.start
+
+    @property
+    def end(self) -> int:
+        """Where the queries of the last copy end."""
+        return self.start + self.copies * self.rows
+
+    @property
+    def widest(self) -> int:
+        """Keys in the longest run; 0 for none."""
+        return max((run.stop - run.start for run in self.runs), default=0)
 
 
 def _joined(line: Sequence[BlockRun]) -> Iterator[list[BlockRun]]:
@@ -105,6 +129,42 @@ def query_tiles(
     for i, line in enumerate(lines):
         start, stop = i * block[0], min(lengths[0], (i + 1) * block[0])
         yield QueryTile(start, stop, runs_of_line(line, block[1], lengths[1], width))
+
+
+def joined_along_diagonal(tiles: Iterable[QueryTile], scores_at_once: int) -> Iterator[QueryTile]:
+    """Yield the tiles with those in a row that are copies of each other joined.
+
+    Args:
+        tiles: as `query_tiles` yields them.
+        scores_at_once: most scores of one run, all copies together; a single tile may have more.
+    """
+    first: QueryTile | None = None
+    copies = most = 0
+    for tile in tiles:
+        if first is not None and copies < most and _is_copy(tile, first):
+            copies += 1
+            continue
+        if first is not None:
+            yield replace(first, copies=copies)
+        first, copies = tile, 1
+        most = scores_at_once // (tile.rows * tile.widest) if tile.runs else 1
+    if first is not None:
+        yield replace(first, copies=copies)
+
+
+def _is_copy(tile: QueryTile, first: QueryTile) -> bool:
+    """Whether a tile is one before it, moved along the diagonal."""
+    by = tile.start - first.start
+    return (
+        tile.rows == first.rows
+        and len(tile.runs) == len(first.runs)
+        and all(
+            run.start == other.start + by
+            and run.stop == other.stop + by
+            and run.partial == tuple((a + by, b + by) for a, b in other.partial)
+            for run, other in zip(tile.runs, first.runs, strict=True)
+        )
+    )
 
 
 def dense_tiles(lengths: tuple[int, int], tile: tuple[int, int]) -> Iterator[QueryTile]:

@@ -12,7 +12,7 @@ from flexfa4.emulator.ptx import Function, Instruction, parse
 from flexfa4.emulator.ptx.program import Operand
 
 SOFTMAX = Path(__file__).parent / "ptx" / "softmax_rows.sm_100a.ptx"
-"""A kernel of ours, softmax of rows of 64 numbers, as CuTe-DSL 4.8.1 compiled it."""
+"""A kernel of ours, softmax of each half of rows of 64 numbers, as CuTe-DSL 4.8.1 compiled it."""
 
 VARIABLES = """
 .extern .shared .align 16 .b8 dynamic[];

@@ -159,9 +159,9 @@ def _backward_run(
     """Add the share of one rectangle."""
     plan = call.plan
     lanes = Lanes(chunk.b, chunk.h, (tile.start, tile.stop), (run.start, run.stop))
-    keys = tiles.key_rows(call.k, call, chunk, run)
-    values = tiles.key_rows(call.v, call, chunk, run)
-    score = tiles.raw_scores(call, chunk, rows.queries, keys, scratch[0])
+    keys = tiles.key_rows(call.k, call, chunk, tile, run)
+    values = tiles.key_rows(call.v, call, chunk, tile, run)
+    score = tiles.raw_scores(call, chunk, tile, rows.queries, keys, scratch[0])
     visible = tiles.visible_lanes(call, lanes, run)
     derived: tuple[Any, ...] = ()
     if plan.backward is not None:
@@ -183,7 +183,7 @@ def _backward_run(
     torch.bmm(rows.grad_out, values.transpose(1, 2), out=grad_score)
     grad = grad_score.view(score.shape).sub_(rows.delta).mul_(score)
     if plan.loads:
-        again = functools.partial(tiles.raw_scores, call, chunk, rows.queries, keys, None)
+        again = functools.partial(tiles.raw_scores, call, chunk, tile, rows.queries, keys, None)
         add_captured(grads.captures, grad, Rectangle(call, run, lanes, visible, derived, again))
     if plan.form.ignores_score:
         return

@@ -11,8 +11,10 @@ from typing import Final
 from flexfa4.frontend.analysis import facts
 from flexfa4.frontend.analysis.facts import Rewrite
 from flexfa4.frontend.analysis.in_words import expression
+from flexfa4.frontend.analysis.shifts import shift_invariant
 from flexfa4.frontend.evaluate import operands
 from flexfa4.frontend.ir import Graph, topological
+from flexfa4.frontend.masks.solving.solve import NotClosed, closed_form
 from flexfa4.kernels.cpu.products import longest_vector, regroup
 from flexfa4.kernels.cpu.score_form import ScoreForm, score_form
 
@@ -29,6 +31,11 @@ _MAXIMUM: Final = (
 _CHECKS: Final = (
     "sliced or gathered without checks where the sizes of the call prove the index in range;"
     " checked tile by tile otherwise"
+)
+
+_BANDS: Final = (
+    "if it is a narrow band, low tiles are multiplied many at once in the forward pass, unless the"
+    " score mod changes along the diagonal"
 )
 
 
@@ -137,4 +144,6 @@ def describe_mask(graph: Graph) -> list[Row]:
     for name, what in (("b", "batches"), ("h", "heads")):
         if name in graph.root.depends:
             rows.append((what, "those for which the mask is the same are worked on together"))
+    if shift_invariant(graph.root) and not isinstance(closed_form(graph, "kv"), NotClosed):
+        rows.append(("along the diagonal", _BANDS))
     return rows

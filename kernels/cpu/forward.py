@@ -49,7 +49,7 @@ def forward(call: Call, sink: torch.Tensor | None) -> tuple[torch.Tensor, torch.
     for chunk in call.chunks:
         chunk_sink = None if base2_sink is None else base2_sink[chunk.h[0] : chunk.h[1]]
         for tile in chunk.tiles:
-            part = [tiles.part(x, chunk.b, chunk.h, (tile.start, tile.stop)) for x in (out, lse)]
+            part = [tiles.tile_rows(x, chunk, tile) for x in (out, lse)]
             if tile.runs:
                 _tile(call, chunk, tile, chunk_sink, scratch).write(*part)
             else:
@@ -60,7 +60,10 @@ def forward(call: Call, sink: torch.Tensor | None) -> tuple[torch.Tensor, torch.
 
 def _one_rectangle(chunks: tuple[Chunk, ...]) -> bool:
     """Whether one run of keys for one tile of queries is the whole call."""
-    return len(chunks) == 1 and len(chunks[0].tiles) == 1 and len(chunks[0].tiles[0].runs) == 1
+    if len(chunks) != 1 or len(chunks[0].tiles) != 1:
+        return False
+    (tile,) = chunks[0].tiles
+    return len(tile.runs) == 1 and tile.copies == 1
 
 
 def _fill_lse(lse: torch.Tensor, sink: torch.Tensor | None) -> None:
@@ -118,8 +121,8 @@ def _tile(
     acc: torch.Tensor | None = None
     for run in tile.runs:
         lanes = Lanes(chunk.b, chunk.h, rows, (run.start, run.stop))
-        keys = tiles.key_rows(call.k, call, chunk, run)
-        score = tiles.raw_scores(call, chunk, queries, keys, scratch, factor)
+        keys = tiles.key_rows(call.k, call, chunk, tile, run)
+        score = tiles.raw_scores(call, chunk, tile, queries, keys, scratch, factor)
         visible = tiles.visible_lanes(call, lanes, run)
         if core is not None:
             core.run(score, LOG2E if factors.outer is None else factors.outer * LOG2E)
@@ -130,7 +133,7 @@ def _tile(
         shift = tiles.add_bias(call, score, lanes, visible)
         hide = functools.partial(tiles.mask_run, call, lanes, run) if run.partial else None
         rescale = softmax.update(score, shift, hide)
-        values = tiles.key_rows(call.v, call, chunk, run)
+        values = tiles.key_rows(call.v, call, chunk, tile, run)
         weights = score.view(queries.shape[0], queries.shape[1], -1)
         if acc is None:
             acc = torch.bmm(weights, values)
@@ -147,7 +150,7 @@ def _tile(
 
 def _fast_core(call: Call, outer: Any) -> Core | None:
     """Return the core to use in place of the plan's program, where it is right."""
-    core = call.plan.fast_core
-    usable = core is not None and call.fast_core and call.dtype is torch.float32
-    factor = LOG2E if outer is None else outer * LOG2E
-    return core if usable and core is not None and core.takes(factor) else None
+    core = call.fast_core
+    if core is None or call.dtype is not torch.float32:
+        return None
+    return core if core.takes(LOG2E if outer is None else outer * LOG2E) else None

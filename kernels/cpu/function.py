@@ -22,8 +22,9 @@ from flexfa4.kernels.cpu.forward import forward
 from flexfa4.kernels.cpu.gradient_batches import for_each
 from flexfa4.kernels.cpu.plan import plan_for
 from flexfa4.kernels.cpu.proofs import (
-    core_within,
     factors_finite,
+    fast_core,
+    follows_diagonal,
     largest_score,
     scores_bounded,
 )
@@ -132,7 +133,7 @@ def gradients(
     grad_out = torch.zeros_like(results.out) if results.grad_out is None else results.grad_out
     saved = Saved(results.out, results.lse, grad_out, results.grad_lse, sink)
     with _without_autocast(q.device):
-        found = backward(_call(request, q, k, v, tuple(tensors)), saved)
+        found = backward(_call(request, q, k, v, tuple(tensors), for_backward=True), saved)
     buffers = request.score.graph.buffers if request.score is not None else ()
     grads = [found.q, found.k, found.v, found.sink, *(found.captures.get(b) for b in buffers)]
     return [
@@ -191,7 +192,19 @@ def _call(
     k: torch.Tensor,
     v: torch.Tensor,
     tensors: tuple[torch.Tensor, ...],
+    for_backward: bool = False,
 ) -> Call:
+    """Return a call with all that is decided for it.
+
+    Args:
+        request: everything but the tensors.
+        q: as for `attend`.
+        k: as for `attend`.
+        v: as for `attend`.
+        tensors: what the score mod captures.
+        for_backward: of the backward pass, which has no use for fast cores, and none for tiles with
+            copies: the gradients of their keys would be added up where they overlap.
+    """
     score, blocks = request.score, request.blocks
     if score is not None and tensors:
         score = replace(score, tensors=tensors)
@@ -202,14 +215,17 @@ def _call(
     plan = plan_for(graph, mask, request.needs_grad)
     if given is not None and plan.form.factors_to_check() and not factors_finite(given):
         plan = plan_for(graph, mask, request.needs_grad, fold=False)
+    largest = largest_score(q, k, request.scale)
+    core = None if for_backward else fast_core(given, plan, largest)
+    bands = not for_backward and blocks is not None
     problem = Problem(
         sizes,
         join_batches=_joinable(k) and _joinable(v),
         scores_at_once=request.scores_at_once
-        or (SCORES_AT_ONCE if plan.form.core is None else SCORES_AT_ONCE_WITH_CORE),
+        or (SCORES_AT_ONCE_WITH_CORE if plan.form.core and not core else SCORES_AT_ONCE),
+        bands=bands and (given is None or follows_diagonal(given, plan.form)),
     ).for_vectors(plan.shared_vector, plan.separate_vector)
     chunks = dense_schedule(problem) if blocks is None else mask_schedule(problem, blocks)
-    largest = largest_score(q, k, request.scale)
     values = _values(score, given, q, sizes, tensors)
     return Call(
         q=q,
@@ -221,7 +237,7 @@ def _call(
         blocks=blocks,
         chunks=chunks,
         bounded=scores_bounded(given, largest),
-        fast_core=given is not None and core_within(given, plan, largest),
+        fast_core=core,
         pool=_pool(score, values, chunks),
     )
 

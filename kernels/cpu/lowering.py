@@ -9,6 +9,7 @@ sides of them along.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -104,6 +105,50 @@ def _scaled_tanh(x2: torch.Tensor, factor: float) -> None:
         torch.div(e, torch.add(constant, e, alpha=1.0 / factor), out=e)
 
 
-CORES: Final[Mapping[Node, Core]] = {
-    apply("tanh", input_("score")): Core(prescale=2.0, reach=20.0, run=_scaled_tanh)
+def _tanh_fraction(levels: tuple[float, ...], x: torch.Tensor, factor: float) -> None:
+    """Replace x by ``factor * tanh(x)``, a continued fraction (Lambert, 1768).
+
+    With ``t = x^2`` and levels ``c1, ..., cn, a``::
+
+        tanh(x) = x / (1 + t / (c1 + t / (c2 + ... t / (cn + a t))))
+
+    Within 4 ulp: rounding within a level shrinks on its way out.  `factor` joins the first level,
+    and each other level is one pass of a fused quotient and sum.
+
+    Args:
+        levels: the constants.
+        x: contiguous, fp32.
+        factor: as in `Core`.
+    """
+    *middle, last, slope = levels
+    constants = [torch.tensor(c) for c in reversed(middle)]
+    first, last_constant = torch.tensor(1.0 / factor), torch.tensor(last)
+    flat = x.view(-1)
+    temporaries = flat.new_empty(2, min(_PIECE, flat.numel()))
+    for start in range(0, flat.numel(), _PIECE):
+        piece = flat[start : start + _PIECE]
+        t, below = temporaries[:, : piece.numel()]
+        torch.mul(piece, piece, out=t)
+        torch.add(last_constant, t, alpha=slope, out=below)
+        for constant in constants:
+            torch.addcdiv(constant, t, below, out=below)
+        torch.addcdiv(first, t, below, value=1.0 / factor, out=below)
+        torch.div(piece, below, out=piece)
+
+
+# Reach, and levels with the least largest relative error within it (2^-26, 2^-27 and 2^-31), found
+# by Lawson's iteration from 3, 5, 7, ... of the endless fraction. Measured on one core, for each
+# element: 0.63, 0.85 and 1.09 ns; by exponentials 1.46.
+_TANH_LEVELS: Final[tuple[tuple[float, tuple[float, ...]], ...]] = (
+    (0.8, (3.00000387, 5.00096493, 0.140181506)),
+    (2.5, (3.00000054, 5.00004175, 7.00188906, 9.05821171, 0.0814687601)),
+    (4.5, (3.00000004, 5.00000204, 7.00006908, 9.00166379, 11.0295715, 13.3838688, 0.0528631758)),
+)
+
+CORES: Final[Mapping[Node, tuple[Core, ...]]] = {
+    apply("tanh", input_("score")): (
+        *(Core(1.0, reach, functools.partial(_tanh_fraction, c)) for reach, c in _TANH_LEVELS),
+        Core(2.0, 20.0, _scaled_tanh),
+    )
 }
+"""The cores of a function in the order of reach; those of less reach cost less."""

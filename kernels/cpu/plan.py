@@ -79,7 +79,8 @@ class CpuPlan:
         form: how the score mod is split around the product.
         row: gives (inner, outer) for the rows of a tile; None where both are absent.
         core: gives ``core(inner * score)``.
-        fast_core: gives ``outer * core(inner * score)`` in the forward pass, where it may be used.
+        fast_cores: each gives ``outer * core(inner * score)`` in the forward pass, where that is
+            within its reach; in the order of reach.
         bias: gives the bias, or its two factors.
         mask: gives the mask.
         backward: gives core, d core / d score and what the terms of `loads` name; None where all of
@@ -92,7 +93,7 @@ class CpuPlan:
     form: ScoreForm
     row: Program | None
     core: Program | None
-    fast_core: Core | None
+    fast_cores: tuple[Core, ...]
     bias: Program | None
     mask: Program | None
     backward: Program | None
@@ -142,7 +143,7 @@ def plan_for(
         form=form,
         row=_program(form.inner, form.outer),
         core=_program(core, owns_score=True),
-        fast_core=None if form.core is None else CORES.get(form.core),
+        fast_cores=() if form.core is None else CORES.get(form.core, ()),
         bias=_program(*bias),
         mask=None if mask is None else Program((mask.root,), lowerings=LOWERINGS),
         backward=_program(*roots, owns_score=True),

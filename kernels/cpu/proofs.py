@@ -14,14 +14,19 @@ import torch
 
 from flexfa4.frontend.analysis.bounds import Premises, bound, unproved_loads
 from flexfa4.frontend.analysis.intervals import Interval, abs_
+from flexfa4.frontend.analysis.shifts import shift_premises
 from flexfa4.frontend.ir import Node, topological
+from flexfa4.kernels.cpu.lowering import Core
 from flexfa4.kernels.cpu.plan import CpuPlan, plan_for
+from flexfa4.kernels.cpu.score_form import ScoreForm
 from flexfa4.primitives.online_softmax import BOUNDED_SCORE, LN2
 
 # Below this many scores, a bound costs more than it saves.
 _WORTH_A_BOUND: Final = 1 << 20
 # Norms are rounded to the inputs' dtype: 2^-8 for bf16, with some room.
 _NORM_SLACK: Final = 1.05
+# Integers that stay clear of the ends of 64 bits: one more does not wrap around.
+_POSITIONS: Final = (-(2**62), 2**62)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -65,18 +70,35 @@ def scores_bounded(given: Premises | None, largest: float) -> bool:
     return largest / LN2 <= BOUNDED_SCORE
 
 
-def core_within(given: Premises, plan: CpuPlan, largest: float) -> bool:
-    """Return whether `plan.fast_core` is proved to be right for all scores of a call.
+def fast_core(given: Premises | None, plan: CpuPlan, largest: float) -> Core | None:
+    """Return the cheapest of `plan.fast_cores` that is proved to be right for all scores of a call.
 
     Args:
-        given: of the score mod.
+        given: of the score mod, or None.
         plan: its plan.
         largest: a bound of the scaled scores' magnitude.
     """
-    if plan.fast_core is None:
-        return False
+    if given is None or not plan.fast_cores:
+        return None
     inner = 1.0 if plan.form.inner is None else _magnitude(given, plan.form.inner, largest)
-    return inner * largest <= plan.fast_core.reach
+    return next((core for core in plan.fast_cores if inner * largest <= core.reach), None)
+
+
+@functools.lru_cache(maxsize=1024)
+def follows_diagonal(given: Premises, form: ScoreForm) -> bool:
+    """Return whether all parts of a score mod are proved to stay where q and kv both grow by one.
+
+    Args:
+        given: of the score mod.
+        form: how it is split.
+    """
+    leaf = given.domain().leaf
+    parts = (form.inner, form.core, form.outer, *(form.factors or (form.bias,)))
+    premises = [shift_premises(part) for part in parts if part is not None]
+    return all(
+        compared is not None and all(bound(node, leaf).within(*_POSITIONS) for node in compared)
+        for compared in premises
+    )
 
 
 def _magnitude(given: Premises, node: Node, largest: float) -> float:

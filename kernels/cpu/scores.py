@@ -16,6 +16,7 @@ from flexfa4.frontend.evaluate import Values, mask_tile
 from flexfa4.frontend.lanes import Lanes
 from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.pool import Pool
+from flexfa4.kernels.cpu.lowering import Core
 from flexfa4.kernels.cpu.plan import CpuPlan
 from flexfa4.kernels.cpu.schedule import Chunk
 from flexfa4.primitives.key_runs import KeyRun, QueryTile
@@ -40,7 +41,7 @@ class Call:
         blocks: the mask, or None.
         chunks: the schedule.
         bounded: every score is proved to be within `BOUNDED_SCORE`.
-        fast_core: `CpuPlan.fast_core` is proved to be right.
+        fast_core: one of `CpuPlan.fast_cores` that is proved to be right, or None.
         pool: memory for temporaries of a score mod, reclaimed after each rectangle; None for none.
     """
 
@@ -53,7 +54,7 @@ class Call:
     blocks: MaskBlocks | None
     chunks: tuple[Chunk, ...]
     bounded: bool = False
-    fast_core: bool = False
+    fast_core: Core | None = None
     pool: Pool | None = None
 
     @property
@@ -111,42 +112,57 @@ def part(
     return x
 
 
+def tile_rows(x: torch.Tensor, chunk: Chunk, tile: QueryTile) -> torch.Tensor:
+    """Return what ``(B, H, L, ...)`` has for the rows of a tile, ``(b, heads, rows, ...)``.
+
+    The copies of a tile, of which there is more than one in a chunk of one batch only, have the
+    place of the batches.
+    """
+    if tile.copies == 1:
+        return part(x, chunk.b, chunk.h, (tile.start, tile.stop))
+    rows = part(x, chunk.b, chunk.h, (tile.start, tile.end)).squeeze(0)
+    return rows.view(-1, tile.copies, tile.rows, *rows.shape[2:]).transpose(0, 1)
+
+
 def query_rows(call: Call, chunk: Chunk, tile: QueryTile, factor: Any = None) -> torch.Tensor:
     """Return the tile's queries, packed ``(b * kv heads, group * rows, D)``.
 
-    They are multiplied by `factor`, unless that is None.
+    Copies have the place of batches.  They are multiplied by `factor`, unless that is None.
     """
-    q = part(call.q, chunk.b, chunk.h, (tile.start, tile.stop))
+    q = tile_rows(call.q, chunk, tile)
     rows: torch.Tensor = q if q.dtype is call.dtype else q.to(call.dtype)
     if factor is not None:
         rows = rows * factor
-    return rows.reshape(_product_batch(chunk), -1, q.shape[-1])
+    batch = rows.shape[0] * (chunk.kv_heads[1] - chunk.kv_heads[0])
+    return rows.reshape(batch, -1, q.shape[-1])
 
 
-def _product_batch(chunk: Chunk) -> int:
-    return (chunk.b[1] - chunk.b[0]) * (chunk.kv_heads[1] - chunk.kv_heads[0])
+def key_rows(
+    x: torch.Tensor, call: Call, chunk: Chunk, tile: QueryTile, run: KeyRun
+) -> torch.Tensor:
+    """Return keys or values of a run of a tile, ``(b * kv heads, keys, D)``.
 
-
-def key_rows(x: torch.Tensor, call: Call, chunk: Chunk, run: KeyRun) -> torch.Tensor:
-    """Return keys or values of a run, ``(b * kv heads, keys, D)``; a view where possible."""
+    A view where possible.  Copies have the place of batches; their keys overlap in memory.
+    """
     b = chunk.b if x.shape[0] > 1 else (0, 1)
-    cut = part(x, b, chunk.kv_heads, (run.start, run.stop))
-    if cut.shape[0] == 1:
-        rows = cut.squeeze(0)
-    else:
-        rows = cut.reshape(_product_batch(chunk), run.stop - run.start, x.shape[-1])
-    return rows if rows.dtype is call.dtype else rows.to(call.dtype)
+    keys = run.stop - run.start
+    last = run.stop if tile.copies == 1 else run.stop + tile.end - tile.stop
+    cut = part(x, b, chunk.kv_heads, (run.start, last))
+    rows = cut.squeeze(0) if cut.shape[0] == 1 else cut.flatten(0, 1)
+    rows = rows if rows.dtype is call.dtype else rows.to(call.dtype)
+    return rows if tile.copies == 1 else rows.squeeze(0).unfold(0, keys, tile.rows).mT
 
 
 def raw_scores(
     call: Call,
     chunk: Chunk,
+    tile: QueryTile,
     queries: torch.Tensor,
     keys: torch.Tensor,
     scratch: torch.Tensor | None,
     factor: float = 1.0,
 ) -> torch.Tensor:
-    """Return ``factor * queries . keys`` as ``(b, heads, rows, keys)``.
+    """Return ``factor * queries . keys`` as ``(b or copies, heads, rows, keys)``.
 
     The result is in `scratch`, or in new memory.  The product applies the factor, not 0, for free.
     """
@@ -160,8 +176,7 @@ def raw_scores(
         scores = torch.baddbmm(
             unread, queries, keys.transpose(1, 2), beta=0, alpha=factor, out=scores
         )
-    b, h = chunk.b[1] - chunk.b[0], chunk.h[1] - chunk.h[0]
-    return scores.view(b, h, packed * n // (b * h), width)
+    return scores.view(-1, chunk.h[1] - chunk.h[0], tile.rows, width)
 
 
 def visible_lanes(call: Call, lanes: Lanes, run: KeyRun) -> torch.Tensor | None:

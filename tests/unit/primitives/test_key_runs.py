@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from flexfa4.primitives.key_runs import (
     KeyRun,
     QueryTile,
     dense_tiles,
+    joined_along_diagonal,
     query_tiles,
     runs_of_line,
 )
@@ -90,3 +92,39 @@ def test_dense_tiles_cover_every_pair_without_partial_columns() -> None:
     tiles = list(dense_tiles((20, 30), (16, 16)))
     assert [(t.start, t.stop) for t in tiles] == [(0, 16), (16, 20)]
     assert all(t.runs == (KeyRun(0, 16), KeyRun(16, 30)) for t in tiles)
+
+
+def banded(start: int, rows: int, keys: int, partial: tuple[tuple[int, int], ...]) -> QueryTile:
+    """Return a tile with one run that begins where its queries do; `partial` counts from there."""
+    run = KeyRun(start, start + keys, tuple((start + a, start + b) for a, b in partial))
+    return QueryTile(start, start + rows, (run,))
+
+
+def test_tiles_that_move_along_the_diagonal_are_copies_of_the_first() -> None:
+    tiles = [banded(i, 16, 40, ((0, 16), (32, 40))) for i in range(32, 112, 16)]
+    (joined,) = joined_along_diagonal(tiles, 1 << 20)
+    assert joined == replace(tiles[0], copies=5) and (joined.rows, joined.end) == (16, 112)
+    assert list(joined_along_diagonal(tiles, 2 * 16 * 40 + 1)) == [
+        replace(tiles[0], copies=2),
+        replace(tiles[2], copies=2),
+        tiles[4],
+    ]
+    assert list(joined_along_diagonal(tiles, 1)) == tiles
+    assert list(joined_along_diagonal([], 1)) == []
+
+
+def test_tiles_that_differ_in_more_than_their_place_are_not_joined() -> None:
+    first = banded(0, 16, 40, ((0, 16),))
+    run = first.runs[0]
+    for other in (
+        banded(16, 8, 40, ((0, 16),)),
+        banded(16, 16, 41, ((0, 16),)),
+        banded(16, 16, 40, ((0, 15),)),
+        banded(16, 16, 40, ()),
+        QueryTile(16, 32, (run,)),
+        QueryTile(16, 32, ()),
+        QueryTile(16, 32, (*banded(16, 16, 40, ((0, 16),)).runs, KeyRun(80, 81))),
+    ):
+        assert list(joined_along_diagonal([first, other], 1 << 20)) == [first, other]
+    empty = [QueryTile(0, 16, ()), QueryTile(16, 32, ())]
+    assert list(joined_along_diagonal(empty, 1 << 20)) == empty

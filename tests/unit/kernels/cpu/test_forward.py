@@ -9,7 +9,7 @@ import torch
 
 import flexfa4
 from flexfa4.frontend.lanes import Lanes
-from flexfa4.kernels.cpu import scores
+from flexfa4.kernels.cpu import schedule, scores
 from flexfa4.testing import (
     Inputs,
     Mods,
@@ -19,7 +19,7 @@ from flexfa4.testing import (
     dense_reference,
     make_inputs,
 )
-from flexfa4.variants import SlidingWindow, causal
+from flexfa4.variants import Alibi, SlidingWindow, Softcap, causal
 
 
 @pytest.fixture
@@ -100,6 +100,46 @@ def test_a_mask_that_reads_no_head_is_evaluated_once_for_all_heads(masked: list[
     assert not masked
 
 
+DISTANCES = torch.linspace(-1.0, 1.0, 100)
+SINK = torch.tensor([0.5, -1.0, 2.0, 0.0])
+BANDS: dict[str, Any] = {
+    "none": None,
+    "bounded": Softcap(20.0),
+    "alibi": Alibi(4),
+    "core and table": lambda s, b, h, q, kv: (
+        torch.relu(s) / (h + 1) + DISTANCES[(q - kv).clamp(0, 99)]
+    ),
+    "index of the visible only": lambda s, b, h, q, kv: s + DISTANCES[q - kv],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("score", BANDS)
+def test_bands_have_the_results_and_gradients_of_other_tiles(
+    score: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = make_inputs(Sizes(2, 4, 2, 330, 330, 16, 8), dtype=dtype)
+    tensors = [x.requires_grad_() for x in (inputs.q, inputs.k, inputs.v, SINK.clone())]
+    results, copies = [], []
+    for worth in (0.0, torch.inf):
+        monkeypatch.setattr(schedule, "_WORTH_BANDS", worth)
+        mask = flexfa4.create_block_mask(SlidingWindow(100), q_len=330, kv_len=330, block_size=32)
+        out, lse = flexfa4.attention(
+            *tensors[:3],
+            score_mod=BANDS[score],
+            block_mask=mask,
+            sink=tensors[3],
+            return_lse=True,
+        )
+        grads = torch.autograd.grad(out.float().sum() + lse.sum(), tensors)
+        results.append([out, lse, *grads])
+        kept = mask.blocks_on(torch.device("cpu")).cache(schedule._Schedules)
+        copies.append(max(t.copies for p in kept if p.bands for c in kept[p] for t in c.tiles))
+    assert copies[0] > 1 == copies[1]
+    for found, right in zip(*results, strict=True):
+        torch.testing.assert_close(found, right)
+
+
 LAYOUTS = {
     "transposed": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
     "odd offset": lambda x: torch.nn.functional.pad(x, (1, 2))[..., 1:-2],
@@ -109,13 +149,15 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_strides_do_not_change_the_result(layout: str) -> None:
+def test_strides_do_not_change_the_result(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = make_inputs(Sizes(2, 6, 2, 130, 150, 8, 5))
-    right, _ = attend(inputs, Mods(None, causal))
     q, k, v = (LAYOUTS[layout](x) for x in (inputs.q, inputs.k, inputs.v))
     assert not all(x.is_contiguous() for x in (q, k, v))
-    out, _ = attend(Inputs(q, k, v), Mods(None, causal))
-    torch.testing.assert_close(out, right)
+    monkeypatch.setattr(schedule, "_WORTH_BANDS", 0.0)
+    for mask in (causal, SlidingWindow(20)):
+        right, _ = attend(inputs, Mods(None, mask))
+        out, _ = attend(Inputs(q, k, v), Mods(None, mask))
+        torch.testing.assert_close(out, right)
 
 
 def test_tensors_expanded_over_batch_and_heads_agree_with_their_copies() -> None:

@@ -39,7 +39,8 @@ def scheduled(mask: Any) -> Any:
     assert block_mask.blocks_on(torch.device("cpu")).runs.counts().any()  # found where values exist
     blocks = block_mask.blocks_on(DEVICE)
     for at_once in (schedule.SCORES_AT_ONCE, schedule.SCORES_AT_ONCE_WITH_CORE):
-        schedule.mask_schedule(schedule.Problem(SIZES, False, at_once), blocks)
+        for bands in (False, True):
+            schedule.mask_schedule(schedule.Problem(SIZES, False, at_once, bands=bands), blocks)
     return blocks
 
 

@@ -12,13 +12,19 @@ import flexfa4
 from flexfa4.frontend.analysis.bounds import Premises, premises
 from flexfa4.frontend.sizes import Sizes as CallSizes
 from flexfa4.kernels.cpu.plan import plan_for
-from flexfa4.kernels.cpu.proofs import core_within, largest_score, scores_bounded
+from flexfa4.kernels.cpu.proofs import (
+    fast_core,
+    follows_diagonal,
+    largest_score,
+    scores_bounded,
+)
 from flexfa4.primitives.online_softmax import BOUNDED_SCORE, LN2, BoundedSoftmax
 from flexfa4.testing import Case, Mods, Sizes, Trial, excess
 from flexfa4.variants import Alibi, Softcap, causal
 
 LARGE = Sizes(1, 2, 1, 1024, 1024, 16, 16)
 SHAPE = (1, 1, 1024, 16)
+TABLE, FAR = torch.linspace(0.0, 1.0, 10), torch.tensor([2**62])
 
 
 def given(mod: Any) -> Premises:
@@ -81,16 +87,40 @@ def test_a_bounding_mod_needs_no_bound_of_its_inputs() -> None:
 def test_a_fast_core_is_used_only_within_its_reach() -> None:
     of_cap = given(Softcap(2.0))
     plan = plan_for(of_cap.graph, None, frozenset())
-    assert plan.fast_core is not None
-    reach = 2.0 * plan.fast_core.reach  # of the score, which is divided by the cap
-    assert core_within(of_cap, plan, 0.99 * reach) and not core_within(of_cap, plan, 1.01 * reach)
-    assert not core_within(of_cap, plan, math.inf)
+    assert plan.fast_cores
+    for core, following in zip(plan.fast_cores, (*plan.fast_cores[1:], None), strict=True):
+        reach = 2.0 * core.reach  # of the score, which is divided by the cap
+        assert fast_core(of_cap, plan, 0.99 * reach) is core
+        assert fast_core(of_cap, plan, 1.01 * reach) is following
+    assert fast_core(of_cap, plan, math.inf) is None
     halved = given(lambda score, b, h, q, kv: score * 0.5)
-    assert not core_within(halved, plan_for(halved.graph, None, frozenset()), 1.0)
+    assert fast_core(halved, plan_for(halved.graph, None, frozenset()), 1.0) is None
+    assert fast_core(None, plan, 1.0) is None
 
 
-@pytest.mark.parametrize("inputs_norm", [3.0, 40.0])
-def test_scores_on_both_sides_of_the_reach_of_a_fast_core_are_within_the_budget(
+@pytest.mark.parametrize(
+    ("mod", "expected"),
+    [
+        (Softcap(50.0), True),
+        (Alibi(8), True),
+        (lambda score, b, h, q, kv: score * (h + 1) + TABLE[(q - kv).clamp(0, 9)], True),
+        (lambda score, b, h, q, kv: score + TABLE[kv % 10], False),
+        (lambda score, b, h, q, kv: score * (q + 1), False),
+        (lambda score, b, h, q, kv: torch.where(q > 9, score, torch.tanh(score)), False),
+        (lambda score, b, h, q, kv: torch.where(q + FAR[0] > kv, score, 0.0), False),
+    ],
+    ids=["softcap", "alibi", "table", "keys", "rows", "core", "may wrap around"],
+)
+def test_a_mod_follows_the_diagonal_if_no_part_of_it_changes_along_it(
+    mod: Any, expected: bool
+) -> None:
+    premises_of = given(mod)
+    form = plan_for(premises_of.graph, None, frozenset()).form
+    assert follows_diagonal(premises_of, form) is expected
+
+
+@pytest.mark.parametrize("inputs_norm", [1.0, 2.0, 2.8, 3.5, 40.0])  # one for each core, and none
+def test_scores_in_and_beyond_the_reach_of_each_fast_core_are_within_the_budget(
     inputs_norm: float,
 ) -> None:
     x = with_norm(inputs_norm)

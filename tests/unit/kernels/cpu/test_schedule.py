@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import flexfa4
 from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import const, make_graph
 from flexfa4.frontend.masks.classes import Classes
@@ -14,6 +15,7 @@ from flexfa4.frontend.masks.grid import MaskSize, block_count
 from flexfa4.frontend.masks.runs import BlockRuns
 from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.sizes import Sizes
+from flexfa4.kernels.cpu import schedule
 from flexfa4.kernels.cpu.schedule import (
     MAX_TILE_Q,
     SCORES_AT_ONCE,
@@ -48,11 +50,12 @@ def coverage(chunks: tuple[Chunk, ...], problem: Problem) -> torch.Tensor:
     seen = torch.zeros(p.batch, p.heads, p.q_len, p.kv_len, dtype=torch.int32)
     for chunk in chunks:
         for tile in chunk.tiles:
-            part = seen[slice(*chunk.b), slice(*chunk.h), tile.start : tile.stop]
-            for run in tile.runs:
-                part[..., run.start : run.stop] += 1
-                for start, stop in run.partial:
-                    part[..., start:stop] += 99
+            for by in range(0, tile.end - tile.start, tile.rows):
+                part = seen[slice(*chunk.b), slice(*chunk.h), tile.start + by : tile.stop + by]
+                for run in tile.runs:
+                    part[..., run.start + by : run.stop + by] += 1
+                    for start, stop in run.partial:
+                        part[..., start + by : stop + by] += 99
     return seen
 
 
@@ -83,6 +86,64 @@ def test_every_visible_score_is_visited_once_and_partial_blocks_are_masked(
     # a tile may join block rows: a full or an empty block beside another kind is masked then
     assert ((seen == 1) | (seen == 100))[wide > 0].all()
     assert (seen[wide == 1] == 100).all() and (seen[wide == 0] % 100 == 0).all()
+
+
+def window(before: int, after: int, sizes: Sizes) -> MaskBlocks:
+    """Return a mask of the keys up to so many before and after the query, in blocks of 128."""
+    mask = flexfa4.create_block_mask(
+        lambda b, h, q, kv: (q - kv <= before) & (kv - q <= after),
+        q_len=sizes.q_len,
+        kv_len=sizes.kv_len,
+    )
+    return mask.blocks_on(torch.device("cpu"))
+
+
+@given(
+    st.tuples(st.integers(1, 2), st.integers(1, 3), st.sampled_from((1, 2))),
+    st.tuples(st.integers(1, 700), st.integers(1, 700)),
+    st.tuples(st.integers(-80, 150), st.integers(-80, 150)),
+    st.sampled_from((1 << 20, 1 << 16, 1 << 13)),
+)
+def test_bands_visit_every_visible_score_once(
+    counts: tuple[int, int, int], lengths: tuple[int, int], ends: tuple[int, int], at_once: int
+) -> None:
+    batch, kv_heads, group = counts
+    sizes = Sizes(batch, kv_heads * group, kv_heads, *lengths)
+    problem, blocks = Problem(sizes, True, at_once, bands=True), window(*ends, sizes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schedule, "_WORTH_BANDS", 0.0)
+        chunks = mask_schedule(problem, blocks)
+    seen = coverage(chunks, problem)
+    visible = blocks.dense().expand(seen.shape)
+    assert ((seen == 1) | (seen == 100))[visible].all() and (seen[~visible] % 100 == 0).all()
+    assert scratch_size(chunks) <= max(at_once, group * 128 * 128)
+    for chunk in chunks:
+        assert chunk.tiles
+        if any(t.copies > 1 for t in chunk.tiles):
+            assert (chunk.b[1] - chunk.b[0], chunk.kv_heads[1] - chunk.kv_heads[0]) == (1, 1)
+
+
+def test_tiles_of_a_narrow_band_are_low_and_have_copies() -> None:
+    sizes = Sizes(1, 8, 8, 8192, 8192)
+    blocks = window(255, 0, sizes)
+    single = mask_schedule(Problem(sizes, False), blocks)
+    bands = mask_schedule(Problem(sizes, False, bands=True), blocks)
+    assert all(t.copies == 1 for c in single for t in c.tiles)
+    rows = {t.rows for c in bands for t in c.tiles if t.copies > 1}
+    assert rows and max(rows) < min(t.rows for c in single for t in c.tiles)
+    calls = [sum(len(t.runs) for c in chunks for t in c.tiles) for chunks in (bands, single)]
+    assert calls[0] < calls[1]
+
+
+@pytest.mark.parametrize("heads", [(8, 8), (32, 32), (32, 4)], ids=str)
+@pytest.mark.parametrize("ends", [(8192, 0), (8192, 8192)], ids=["triangle", "all"])
+def test_a_mask_that_is_no_narrow_band_has_no_copies(
+    ends: tuple[int, int], heads: tuple[int, int]
+) -> None:
+    sizes = Sizes(1, *heads, 8192, 8192)
+    blocks = window(*ends, sizes)
+    chunks = mask_schedule(Problem(sizes, False, bands=True), blocks)
+    assert chunks == mask_schedule(Problem(sizes, False), blocks)
 
 
 def test_empty_rows_and_columns_are_not_visited() -> None:

@@ -16,8 +16,17 @@ from flexfa4.frontend.lanes import Lanes
 from flexfa4.kernels.cpu import scores
 from flexfa4.kernels.cpu.plan import plan_for
 from flexfa4.kernels.cpu.schedule import Chunk
-from flexfa4.kernels.cpu.scores import Call, key_rows, mask_bits, mask_run, part, visible_lanes
-from flexfa4.primitives.key_runs import KeyRun
+from flexfa4.kernels.cpu.scores import (
+    Call,
+    key_rows,
+    mask_bits,
+    mask_run,
+    part,
+    query_rows,
+    tile_rows,
+    visible_lanes,
+)
+from flexfa4.primitives.key_runs import KeyRun, QueryTile
 from flexfa4.variants import SlidingWindow, causal
 
 KEEP = torch.rand(40, 60, generator=torch.Generator().manual_seed(0)) < 0.5
@@ -119,11 +128,28 @@ def test_part_cuts_only_the_axes_that_are_not_whole() -> None:
 def test_keys_of_the_score_dtype_are_read_in_place() -> None:
     call = call_of(causal)
     chunk = Chunk((0, 1), (0, 2), (0, 2), (), 0)
-    rows = key_rows(call.k, call, chunk, KeyRun(16, 32))
+    tile, run = QueryTile(0, 8, ()), KeyRun(16, 32)
+    rows = key_rows(call.k, call, chunk, tile, run)
     assert rows.shape == (2, 16, 4)
     assert rows.untyped_storage().data_ptr() == call.k.untyped_storage().data_ptr()
-    low = call.k.bfloat16()
-    assert key_rows(low, call, chunk, KeyRun(16, 32)).dtype is torch.float32
+    assert key_rows(call.k.bfloat16(), call, chunk, tile, run).dtype is torch.float32
+
+
+def test_copies_of_a_tile_read_their_rows_and_keys_in_place_of_batches() -> None:
+    call = call_of(causal)
+    call.k.copy_(torch.randn(call.k.shape))
+    chunk, run = Chunk((0, 1), (1, 2), (1, 2), (), 0), KeyRun(4, 20)
+    tile = QueryTile(8, 16, (run,), copies=3)
+    keys = key_rows(call.k, call, chunk, tile, run)
+    assert keys.untyped_storage().data_ptr() == call.k.untyped_storage().data_ptr()
+    low = key_rows(call.k.bfloat16(), call, chunk, tile, run)
+    rows, queries = tile_rows(call.q, chunk, tile), query_rows(call, chunk, tile)
+    for i in range(tile.copies):
+        shifted = call.k[0, 1, 4 + 8 * i : 20 + 8 * i]
+        assert torch.equal(keys[i], shifted)
+        assert torch.equal(low[i], shifted.bfloat16().float())
+        of_copy = call.q[:, 1:2, 8 + 8 * i : 16 + 8 * i]
+        assert torch.equal(rows[i : i + 1], of_copy) and torch.equal(queries[i], of_copy[0, 0])
 
 
 def test_a_mask_that_follows_the_diagonal_is_evaluated_once_for_each_distance(
