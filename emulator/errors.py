@@ -12,7 +12,10 @@ own root.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from flexfa4.emulator.results import Run
 
 SHOWN = 96
 """Characters of a line that a message shows; lines of matrix instructions have thousands."""
@@ -58,6 +61,11 @@ class EmulationError(Exception):
     Subclasses fill ``found``, ``allowed`` and ``instead`` with ``str.format`` templates; the
     keyword arguments of the constructor are the fields of those templates and stay readable in
     ``fields``.
+
+    Attributes:
+        where: the line of the PTX.
+        fields: what the texts are about.
+        run: what a launch had done when a kernel failed; else None.
     """
 
     found: ClassVar[str] = "the kernel could not be emulated"
@@ -67,6 +75,7 @@ class EmulationError(Exception):
     def __init__(self, *, where: Place | None = None, **fields: Any) -> None:
         self.where = where
         self.fields = fields
+        self.run: Run | None = None
         lines = [self.found.format(**fields)]
         if where is not None:
             lines.append(f"  where:   {where}".replace("\n", "\n  "))

@@ -31,4 +31,13 @@ VERIFY: Final = Variable(
     "FLEXFA4_VERIFY", "0", "verify the graph after every pass (the tests set it)"
 )
 
-VARIABLES: Final = (VERIFY,)
+CXX: Final = Variable("CXX", "", "the C++ compiler that builds the emulator's core")
+CACHE_DIR: Final = Variable(
+    "FLEXFA4_CACHE_DIR", "", "folder for what is compiled; else one in the user's cache folder"
+)
+XDG_CACHE_HOME: Final = Variable("XDG_CACHE_HOME", "", "the user's cache folder")
+PARTIAL_CORE: Final = Variable(
+    "FLEXFA4_PARTIAL_CORE", "0", "leave sources of the emulator's core out that do not compile"
+)
+
+VARIABLES: Final = (VERIFY, CXX, CACHE_DIR, XDG_CACHE_HOME, PARTIAL_CORE)

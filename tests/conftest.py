@@ -35,6 +35,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite the golden files that differ"
     )
+    parser.addoption(
+        "--cutlass-examples", metavar="FOLDER", help="examples/python/CuTeDSL of CUTLASS's sources"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

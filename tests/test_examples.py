@@ -42,6 +42,12 @@ EXPECTED = {
         "length 96, window 48: outputs and gradients agree: True",
         "compiled once, as one graph",
     ),
+    "09_emulated_kernel.py": (
+        "sums [8128, 24512, 40896, 57280]",
+        "without the wait: RaceError",
+        "with one arrival too many: DeadlockError",
+        "1 of 2 arrivals and 0 bytes pending",
+    ),
 }
 
 

@@ -22,7 +22,7 @@ LAYERS = {
     "frontend": FRONTEND,
     "primitives": PRIMITIVES,
     "kernels": KERNELS,
-    "emulator": ("flexfa4.emulator",),
+    "emulator": ("flexfa4.emulator", "flexfa4.config"),
 }
 # The modules of flexfa4/ that know a backend; the others work for any.
 FRONT_OF_KERNELS = ("flexfa4/api.py", "flexfa4/report.py", "flexfa4/torch_op/ops.py")

@@ -117,6 +117,10 @@ def test_the_wheel_holds_every_module_and_data_file(built: tuple[Path, Path]) ->
     for name, folder in packages_on_disk().items():
         files = [*folder.glob("*.py"), *folder.glob("*.lark")]
         expected |= {f"{name.replace('.', '/')}/{f.name}" for f in files}
+    core = ROOT / "emulator" / "native"
+    sources = [*core.rglob("*.cpp"), *core.rglob("*.hpp")]
+    assert sources
+    expected |= {f"flexfa4/emulator/native/{f.relative_to(core)}" for f in sources}
     with zipfile.ZipFile(built[0]) as wheel:
         inside = {n for n in wheel.namelist() if ".dist-info/" not in n}
     assert inside == expected

@@ -30,6 +30,8 @@ from flexfa4.emulator.host.errors import (
 )
 from flexfa4.emulator.host.launch import Dim3, Launch, Parameter, Shape
 from flexfa4.emulator.host.signatures import signature
+from flexfa4.emulator.host.tensor_map import NBYTES
+from flexfa4.emulator.host.tensor_map_encoding import TiledArguments
 
 SUCCESS: Final = 0
 NO_DEVICE: Final = 100  # cudaErrorNoDevice: no emulated device is open
@@ -67,13 +69,14 @@ class _LaunchConfig(ctypes.Structure):
     )
 
 
-COOPERATIVE, CLUSTER, PROGRAMMATIC = 2, 4, 6  # of enum cudaLaunchAttributeID
+COOPERATIVE, CLUSTER, PROGRAMMATIC, PREFERRED = 2, 4, 6, 11  # of enum cudaLaunchAttributeID
 KNOWN_ATTRIBUTES: Final = {
     0: "ignored",
     COOPERATIVE: "cooperative launch",
     CLUSTER: "cluster dimension",
     PROGRAMMATIC: "programmatic stream serialization",
     8: "priority",  # of a stream: launches run one after another here
+    PREFERRED: "preferred cluster dimension",
 }
 
 
@@ -194,6 +197,32 @@ class Runtime:
             raise unsupported(f"_cudaFuncSetAttribute({attribute})")
         return SUCCESS
 
+    # ---- tensor maps ----
+
+    def encode_tensor_map(
+        self, out: int, data_type: int, rank: int, address: int, *rest: int
+    ) -> int:
+        """Write a tensor map."""
+        sizes, strides, box, steps, interleave, swizzle, fetched, fill = rest
+
+        def listed(at: int, kind: Any, count: int) -> list[int]:
+            return list((kind * count).from_address(at)) if count > 0 else []
+
+        arguments = TiledArguments(
+            data_type,
+            address or 0,
+            listed(sizes, ctypes.c_uint64, rank),
+            listed(strides, ctypes.c_uint64, rank - 1),
+            listed(box, ctypes.c_uint32, rank),
+            listed(steps, ctypes.c_uint32, rank),
+            interleave,
+            swizzle,
+            fetched,
+            fill,
+        )
+        ctypes.memmove(out, arguments.encode(), NBYTES)
+        return SUCCESS
+
     # ---- launches ----
 
     def launch_extended(self, config: int, kernel: int, arguments: int) -> int:
@@ -206,6 +235,10 @@ class Runtime:
                 known = ", ".join(f"{n} ({name})" for n, name in KNOWN_ATTRIBUTES.items())
                 raise LaunchAttributeError(entry=entry, number=number, known=known)
         cluster = attributes[CLUSTER].dimensions.sizes() if CLUSTER in attributes else (1, 1, 1)
+        if PREFERRED in attributes:  # a GPU may mix the two; here all clusters are of one size
+            preferred = attributes[PREFERRED].dimensions.sizes()
+            if all(g % max(c, 1) == 0 for g, c in zip(given.grid.sizes(), preferred, strict=True)):
+                cluster = preferred
         flags = {
             name: number in attributes and attributes[number].number != 0
             for name, number in (("cooperative", COOPERATIVE), ("programmatic", PROGRAMMATIC))
@@ -233,7 +266,15 @@ class Runtime:
                 Parameter(slot, ctypes.string_at(pointer, slot.nbytes))
                 for slot, pointer in zip(read.slots, pointers, strict=True)
             )
-            launch = Launch(ptx, read, shape, parameters, stream, **flags)
+            launch = Launch(
+                ptx,
+                read,
+                shape,
+                parameters,
+                stream,
+                cooperative=flags.get("cooperative", False),
+                programmatic=flags.get("programmatic", False),
+            )
             launch.check(self.target.architecture)
             self.target.launch(launch)
         return SUCCESS
@@ -269,6 +310,7 @@ class Call:
     answer: Callable[..., int] | None = None
 
 
+_ENCODE = "ptr i32 i32 ptr ptr ptr ptr ptr i32 i32 i32 i32"
 _LAUNCH = "ptr i32 i32 i32 i32 i32 i32 ptr i64 ptr"
 CALLS: Final = (
     Call("_cudaLibraryLoadData", "ptr ptr ptr ptr i32 ptr ptr i32", Runtime.load_library),
@@ -279,6 +321,7 @@ CALLS: Final = (
     Call("_cuKernelGetAttribute", "ptr i32 ptr i32", Runtime.kernel_attribute),
     Call("_cudaKernelSetAttributeForDevice", "ptr i32 i32 i32", Runtime.set_kernel_attribute),
     Call("_cudaFuncSetAttribute", "ptr i32 i32", Runtime.set_kernel_attribute),
+    Call("_cuTensorMapEncodeTiled", _ENCODE, Runtime.encode_tensor_map),
     Call("_cudaLaunchKernelEx", "ptr ptr ptr", Runtime.launch_extended),
     Call("_cudaLaunchKernel", _LAUNCH, Runtime.launch_plain),
     Call("cuda_dialect_init_library_once", "ptr ptr ptr ptr", Runtime.load_once),
@@ -286,6 +329,8 @@ CALLS: Final = (
     # where it could call nothing of Python any more.
     Call("cuda_dialect_unload_library_once", "ptr"),
     Call("_cudaLibraryUnload", "ptr"),
+    # The library's own ends the process on an error number; here an exception was kept before.
+    Call("cuda_dialect_assert_success", "i32"),
     # One device, and launches that end before they return.
     Call("_cudaSetDevice", "i32"),
     Call("_cudaDeviceSynchronize", ""),

@@ -51,13 +51,17 @@ OFFSETS: Final = {b"dltensor": 0, b"dltensor_versioned": _Versioned.tensor.offse
 def extent(tensor: torch.Tensor) -> tuple[int, int]:
     """Return the address of a tensor's first element, and the bytes from there to its last.
 
-    Both are 0 for a tensor without elements.
+    Both are 0 for a tensor without elements, or without the memory for all of them: its storage may
+    have been shrunk, or be a fake one.
     """
-    if tensor.numel() == 0:
+    address = tensor.data_ptr() if tensor.numel() else 0
+    if not address:
         return 0, 0
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     last = sum((size - 1) * stride for size, stride in steps)
-    return tensor.data_ptr(), (last + 1) * tensor.element_size()
+    nbytes = (last + 1) * tensor.element_size()
+    skipped = tensor.storage_offset() * tensor.element_size()
+    return (address, nbytes) if skipped + nbytes <= tensor.untyped_storage().nbytes() else (0, 0)
 
 
 class CudaTensor:

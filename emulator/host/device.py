@@ -1,26 +1,28 @@
 """`Device`: a GPU that is not there, to which CuTe-DSL's kernels are launched.
 
-    with Device("sm_100a", execute=run) as device:
+    with Device("sm_100a") as device:
         x = torch.randn(1024)
         compiled = cute.compile(kernel, from_dlpack(device.tensor(x)))
-        compiled(from_dlpack(device.tensor(x)))     # run(launch) is called
-    device.launches[0].grid
+        compiled(from_dlpack(device.tensor(x)))     # runs in the emulator
+    device.launches[0].run.executed
 
-This module joins the parts: the changes to CuTe-DSL, the runtime that answers host code, and the
-registered memory.  It does not run kernels: `execute` does, for which a launch's pointers are
-addresses in this process, and `allocations` says which may be touched.
+This module joins the parts: the changes to CuTe-DSL, the runtime that answers host code, the
+registered memory, and what runs a launch, for which its pointers are addresses in this process.
+It does not run kernels itself (`flexfa4.emulator.execution`).
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from flexfa4.emulator.host.allocations import Allocations
+from flexfa4.emulator.errors import EmulationError
+from flexfa4.emulator.host.allocations import Allocation, Allocations
 from flexfa4.emulator.host.architectures import Architecture, architecture
 from flexfa4.emulator.host.cuda_calls import RUNTIME
 from flexfa4.emulator.host.cuda_tensor import CudaTensor, extent
@@ -32,6 +34,8 @@ from flexfa4.emulator.host.errors import (
 )
 from flexfa4.emulator.host.installation import Installation
 from flexfa4.emulator.host.launch import Launch
+from flexfa4.emulator.options import CHECKS, Options
+from flexfa4.emulator.results import Run
 
 if TYPE_CHECKING:
     import torch
@@ -56,30 +60,42 @@ class Device:
         self,
         name: str = "sm_100a",
         *,
-        execute: Callable[[Launch], None] | None = None,
-        edit_ptx: Callable[[str], str] | None = None,
+        schedule: str = "eager",
+        seed: int = 0,
+        check: Iterable[str] = CHECKS,
+        workers: int = 1,
         sms: int | None = None,
+        edit_ptx: Callable[[str], str] | None = None,
+        execute: Callable[[Launch], Run | None] | None = None,
     ) -> None:
         """Describe a device; nothing happens before it is entered.
 
         Args:
             name: ``sm_90a``, ``sm_100a`` or ``sm_103a``.
-            execute: runs a launch to its end; what it raises, the caller of the kernel gets.
-                Without it launches are recorded, and nothing is computed.
+            schedule: order in which warps and asynchronous operations take their turns: "eager",
+                "late", "random" or "priority" (`flexfa4.emulator.options`).
+            seed: of what is random.
+            check: "races" (conflicting accesses that nothing orders) and "uninitialised" (reads of
+                bytes that nobody wrote); both unless said otherwise.
+            workers: threads that run clusters side by side.
+            sms: number of streaming multiprocessors that host code is told of, and of blocks that
+                are resident at once; without it the architecture's.
             edit_ptx: makes the text that is run of the text that was compiled; called once for
                 each text.
-            sms: number of streaming multiprocessors that host code is told of; without it the
-                architecture's.
+            execute: runs a launch to its end in the emulator's place; what it raises, the caller
+                of the kernel gets.  One that does nothing leaves launches recorded, not run.
 
         Raises:
             UnknownArchitectureError: for another name.
             SmCountError: for a number of multiprocessors that no device has.
+            OptionError: for another value that an option does not have.
         """
         row = architecture(name)
         self.architecture: Architecture = row if sms is None else replace(row, sms=_counted(sms))
         self.allocations = Allocations()
         self.launches: list[Launch] = []
-        self._execute = execute
+        self._options = Options.of(schedule, seed, check, workers, self.architecture.sms)
+        self._execute = execute or self._run
         self._edit = functools.lru_cache(maxsize=64)(edit_ptx) if edit_ptx else None
         self._installation: Installation | None = None
 
@@ -169,12 +185,37 @@ class Device:
     def launch(self, launch: Launch) -> None:
         """Record a launch and run it; called by the runtime."""
         self.launches.append(launch)
-        if self._execute is not None:
-            self._execute(launch)
+        run = self._execute(launch)
+        if run is not None:
+            self.launches[-1] = replace(launch, run=run)
+
+    def _run(self, launch: Launch) -> Run:
+        """Run a launch on the execution core, and print what the kernel prints."""
+        from flexfa4.emulator.execution import run  # not before a kernel is launched
+
+        try:
+            there = tuple(a for a in self.allocations if _is_there(a))
+            done = run(launch, there, self._options)
+        except EmulationError as error:
+            _print(error.run)
+            raise
+        _print(done)
+        return done
 
     def _must_be_open(self, what: str) -> None:
         if RUNTIME.target is not self:
             raise ClosedDeviceError(what=what, name=self.architecture.name)
+
+
+def _is_there(allocation: Allocation) -> bool:
+    """Whether a presented tensor still has the memory that it had; its storage may be resized."""
+    nbytes = allocation.stop - allocation.start
+    return extent(allocation.owner) == (allocation.start, nbytes)
+
+
+def _print(run: Run | None) -> None:
+    if run is not None:
+        sys.stdout.write("".join(run.printed))
 
 
 def _counted(sms: object) -> int:

@@ -9,14 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from flexfa4.emulator.host.architectures import Architecture
 from flexfa4.emulator.host.errors import LaunchShapeError, TensorMapError, WrongTargetError
 from flexfa4.emulator.host.signatures import Signature, Slot
 from flexfa4.emulator.host.tensor_map import ALIGNMENT, NBYTES, TensorMap
+from flexfa4.emulator.results import Run
 
 Dim3: TypeAlias = tuple[int, int, int]  # x, y, z
+
+MOST_BLOCKS: Final = 2**32 - 1
+"""Blocks of a grid that the emulator can number; devices have no such limit."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,7 @@ class Launch:
         stream: handle of the stream; launches run one after another whatever it is.
         cooperative: all blocks are resident at once.
         programmatic: may start before the launch ahead of it has ended.
+        run: what it did; None until it has run to its end, and where it failed.
     """
 
     ptx: str = field(repr=False)
@@ -72,6 +77,7 @@ class Launch:
     stream: int = 0
     cooperative: bool = False
     programmatic: bool = False
+    run: Run | None = field(default=None, repr=False, compare=False)
 
     @property
     def entry(self) -> str:
@@ -136,6 +142,11 @@ def _rules(launch: Launch, device: Architecture) -> tuple[tuple[bool, str, str],
     shared = launch.shared_memory + launch.signature.static_shared_memory
     return (
         (_within(grid, device.max_grid), f"grid {grid}", f"from 1 to {device.max_grid}"),
+        (
+            math.prod(grid) <= MOST_BLOCKS,
+            f"{math.prod(grid)} blocks in the grid",
+            f"at most {MOST_BLOCKS} of them in the emulator",
+        ),
         (_within(block, device.max_block), f"block {block}", f"from 1 to {device.max_block}"),
         (
             math.prod(block) <= device.max_threads,

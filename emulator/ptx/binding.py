@@ -166,7 +166,7 @@ class Binder:
         elements = item.elements if isinstance(item, Braces) else (item,)
         count = len(elements)
         assert role.type is not None
-        allowed = (2, 4, 8) if role.split else (role.count,)
+        allowed = (2, 4) if role.split else (role.count,)
         type_ = element_type(role.type, count) if role.split and count in allowed else role.type
         if count not in allowed or type_ is None:
             raise VectorLengthError(
@@ -396,10 +396,11 @@ class Binder:
                 where=where, opcode=words[0], nearest=nearest(words[0], heads)
             )
         start = len(".".join(words[:read]))
-        problem, width = "is not complete", 1
+        problem, width, alike = "is not complete", 1, ""
         if read < len(words):
             problem = f"does not take `.{words[read]}`"
             width = len(words[read]) + 1
+            alike = nearest(f".{words[read]}", [f".{value}" for value in wanted])
         names = sorted(f".{value}" for value in wanted) or ["no further modifier"]
         return ModifierError(
             where=Place(where.line, where.text, where.column + start, width),
@@ -407,6 +408,7 @@ class Binder:
             head=words[0],
             problem=problem,
             names=", ".join(names),
+            nearest=alike,
         )
 
     def _text(self, item: Written) -> str:

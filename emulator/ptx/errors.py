@@ -74,7 +74,7 @@ class TargetError(PtxError):
 
     found = "the text is for {target}"
     allowed = "{targets}"
-    instead = "compile with CUTE_DSL_ARCH={example}"
+    instead = "compile with CUTE_DSL_ARCH={example}, or nvcc -arch={example}"
 
 
 class AddressSizeError(PtxError):
@@ -152,15 +152,15 @@ class UnknownOpcodeError(PtxError):
 
     found = "the instruction `{opcode}` is not in the table"
     allowed = "the opcodes of flexfa4.emulator.ptx.table{nearest}"
-    instead = "add a row for it to the table; nothing is skipped"
+    instead = "correct the name, or add a row for it to the table; nothing is skipped"
 
 
 class ModifierError(PtxError):
     """A modifier that the instruction does not take, or not there."""
 
     found = "`{opcode}` {problem}"
-    allowed = "{names}"
-    instead = "add the modifier to a row of `{head}` in the table; nothing is ignored"
+    allowed = "{names}{nearest}"
+    instead = "correct it, or add it to a row of `{head}` in the table; nothing is ignored"
 
 
 class ArchitectureError(PtxError):

@@ -16,6 +16,8 @@ def _slot(values: str, no_effect: str = "") -> Slot:
 
 
 _HINT = "a hint for caches, which are not modelled"
+_ONLY = "the only way to complete that these instructions have"
+_POLICY = "says what a cache policy is, which only hints for caches read"
 
 SLOTS: dict[str, Slot] = {
     # types
@@ -88,15 +90,17 @@ SLOTS: dict[str, Slot] = {
     "sem_atom": _slot("relaxed acquire release acq_rel"),
     "sem_fence": _slot("sc acq_rel acquire release"),
     "scope": _slot("cta cluster gpu sys"),
-    "near_scope": _slot("cta cluster"),
+    "near_scope": _slot("cta cluster", "all threads of a cluster see its mbarriers at once"),
     "cop_st": _slot("wb cg cs wt", _HINT),
     "evict1": _slot(
         "L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last L1::no_allocate",
         _HINT,
     ),
     "evict2": _slot("L2::evict_normal L2::evict_first L2::evict_last", _HINT),
-    "evict_first": _slot("L2::evict_last L2::evict_normal L2::evict_first L2::evict_unchanged"),
-    "evict_second": _slot("L2::evict_first L2::evict_unchanged"),
+    "evict_first": _slot(
+        "L2::evict_last L2::evict_normal L2::evict_first L2::evict_unchanged", _POLICY
+    ),
+    "evict_second": _slot("L2::evict_first L2::evict_unchanged", _POLICY),
     "cache_hint": _slot("L2::cache_hint", _HINT),
     "prefetch_size": _slot("L2::64B L2::128B L2::256B", _HINT),
     "level": _slot("L1 L2", _HINT),
@@ -114,7 +118,9 @@ SLOTS: dict[str, Slot] = {
     "red_op": _slot("and or xor add inc dec min max"),
     "multicast": _slot("multicast::cluster"),
     "multicast_all": _slot("multicast::cluster::all"),
-    "bytes": _slot("mbarrier::complete_tx::bytes"),
+    "bytes": _slot("mbarrier::complete_tx::bytes", _ONLY),
+    "bulk_group": _slot("bulk_group", _ONLY),
+    "tile": _slot("tile", "the mode of tensor copies without it, and the only one in the table"),
     # matrices
     "cp_shape": _slot("128x256b 4x256b 128x128b"),
     "mx4_scales": _slot("scale_vec::2X block32"),

@@ -86,7 +86,7 @@ _ROWS: tuple[Row, ...] = (
     ("bfi", ".bits_word", "d=bits_word, a:bits_word, b:bits_word, start:u32, length:u32"),
     ("bmsk", ".wrap.b32", "d=b32, start:b32, length:b32"),
     ("szext", ".wrap.word", "d=word, a:word, length:u32"),
-    ("dp4a", ".a_word.b_word", "d=b32, a:b32, b:b32, c:b32"),
+    ("dp2a.lo dp2a.hi dp4a", ".a_word.b_word", "d=b32, a:b32, b:b32, c:b32"),
     # ---- bits
     ("and or xor", ".logic", "d=logic, a:logic, b:logic"),
     ("not", ".logic", "d=logic, a:logic"),
@@ -139,18 +139,18 @@ _ROWS: tuple[Row, ...] = (
     # ---- comparisons and choices
     *(
         row
-        for order, ftz, kind in (
-            ("same", "", "bits"),
-            ("order", "", "signed"),
-            ("order_unsigned", "", "unsigned"),
-            ("order_float", "{.ftz}", "f16"),
-            ("order_float", "{.ftz}", "f32"),
-            ("order_float", "", "f64"),
-            ("order_float", "", "bf16"),
+        for order, ftz, kind, written in (
+            ("same", "", "bits", _TWO),
+            ("order", "", "signed", _TWO),
+            ("order_unsigned", "", "unsigned", _TWO),
+            ("order_float", "{.ftz}", "f32", _TWO),
+            ("order_float", "", "f64", _TWO),
+            ("order_float", "{.ftz}", "f16", "p=pred"),
+            ("order_float", "", "bf16", "p=pred"),
         )
         for row in (
-            ("setp", f".{order}{ftz}.{kind}", f"{_TWO}, a:{kind}, b:{kind}"),
-            ("setp", f".{order}.boolean{ftz}.{kind}", f"{_TWO}, a:{kind}, b:{kind}, c:!pred"),
+            ("setp", f".{order}{ftz}.{kind}", f"{written}, a:{kind}, b:{kind}"),
+            ("setp", f".{order}.boolean{ftz}.{kind}", f"{written}, a:{kind}, b:{kind}, c:!pred"),
             ("set", f".{order}{ftz}.word.{kind}", f"d=word, a:{kind}, b:{kind}"),
         )
     ),
@@ -217,8 +217,9 @@ _ROWS: tuple[Row, ...] = (
     ("cvt", ".rz_rp{.satfinite}.ue8m0x2.bf16x2", "d=ue8m0x2, a:bf16x2", BLACKWELL),
     ("cvt", ".rn.bf16x2.ue8m0x2", "d=bf16x2, a:ue8m0x2", BLACKWELL),
     # ---- addresses
-    ("cvta", ".space.pointer", "d=pointer, a:pointer or symbol"),
-    ("cvta.to", ".space.pointer", "d=pointer, a:pointer"),
+    # ptxas takes .u32 too, for programs of 32 bits, which these architectures do not run
+    ("cvta", ".space.u64", "d=u64, a:u64 or symbol"),
+    ("cvta.to", ".space.u64", "d=u64, a:u64"),
     ("isspacep", ".space", "p=pred, a:u64"),
     ("mapa", "{.cluster_space}.pointer", "d=pointer, a:pointer or symbol, rank:u32"),
     ("getctarank", "{.cluster_space}.pointer", "d=u32, a:pointer or symbol"),

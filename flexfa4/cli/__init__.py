@@ -4,6 +4,7 @@
 
     commands     the commands and their arguments
     named_mods   the mod that a command is given: a variant, ``module:function`` or text
+    emulate      ``flexfa4 emulate``
     doctor       what this machine can run
 
 Loads rich, so nothing else of FlexFA4 imports it.

@@ -1,4 +1,4 @@
-"""The command line: ``flexfa4 demo``, ``explain``, ``plot``, ``variants`` and ``doctor``.
+"""The command line: ``flexfa4 demo``, ``explain``, ``plot``, ``variants``, ``emulate``, ``doctor``.
 
 Only arguments are handled here; each command's work is done by the module of its subject.  What a
 user can get wrong ends in the catalogue's message on stderr and exit code 2; a command whose result
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 import flexfa4
+from flexfa4.cli import emulate
 from flexfa4.errors import ArgumentError, FlexFA4Error, OutOfRangeError
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ def _parser() -> argparse.ArgumentParser:
         "word", nargs="?", default="", help="list only those that have it in name or description"
     )
     variants.set_defaults(command=_variants)
+
+    emulate.add_to(commands)
 
     doctor = commands.add_parser(
         "doctor", help="say what this machine can run, and why not the rest"

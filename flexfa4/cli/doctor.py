@@ -11,7 +11,11 @@ from dataclasses import dataclass
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+
+from flexfa4.emulator.failures.build import MissingCompilerError
+from flexfa4.emulator.native.compiler import find_compiler
 
 # Compute capability of a GPU -> the architecture that its kernels are compiled for.
 KERNEL_TARGETS = {(9, 0): "sm_90a", (10, 0): "sm_100a", (10, 3): "sm_103a"}
@@ -37,12 +41,14 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at Python, torch, the backends and the optional packages."""
+    """Look at Python, torch, the backends, the emulator and the optional packages."""
     return [
         Finding("Python", None, platform.python_version()),
         Finding("torch", None, torch.__version__),
         Finding("CPU backend", True, f"{torch.get_num_threads()} threads"),
         *_gpus(),
+        _emulator(),
+        _cute(),
         _drawing(),
     ]
 
@@ -76,6 +82,21 @@ def describe_gpu(name: str, product: str, capability: tuple[int, int]) -> Findin
     return Finding(name, False, found, f"{why}; the CPU backend's tiled torch code runs here")
 
 
+def _emulator() -> Finding:
+    try:
+        version = find_compiler().version
+    except MissingCompilerError as error:
+        return Finding("emulator", False, "no C++ compiler", error.instead)
+    return Finding("emulator", True, version.splitlines()[0], "compiles its core at first use")
+
+
+def _cute() -> Finding:
+    version = _version("nvidia-cutlass-dsl")
+    if version == _ABSENT:
+        return Finding("CuTe-DSL", False, version, "pip install 'flexfa4[emulate]'")
+    return Finding("CuTe-DSL", True, version, "its kernels run on the emulator")
+
+
 def _drawing() -> Finding:
     version = _version("matplotlib")
     if version == _ABSENT:
@@ -99,5 +120,7 @@ def show(findings: list[Finding], console: Console) -> None:
     table.add_column("note")
     words = {True: "[green]yes[/]", False: "[yellow]no[/]", None: ""}
     for finding in findings:
-        table.add_row(finding.name, words[finding.usable], finding.found, finding.note)
+        table.add_row(
+            finding.name, words[finding.usable], escape(finding.found), escape(finding.note)
+        )
     console.print(table)

@@ -35,7 +35,9 @@ def add(left: cute.Tensor, right: cute.Tensor, total: cute.Tensor, count: cutlas
 @cute.kernel
 def ranks_kernel(ranks: cute.Tensor) -> None:
     block, _, _ = cute.arch.block_idx()
-    ranks[block] = cute.arch.block_idx_in_cluster()
+    thread, row, _ = cute.arch.thread_idx()
+    if thread == 0 and row == 0:
+        ranks[block] = cute.arch.block_idx_in_cluster()
 
 
 @cute.jit
@@ -91,7 +93,8 @@ def copy_kernel(
         cute.arch.mbarrier_arrive_and_expect_tx(barrier, nbytes)
     cute.copy(load, loaded[(None, row, column)], inside, tma_bar_ptr=barrier)
     cute.arch.mbarrier_wait(barrier, 0)
-    cute.copy(store, inside, stored[(None, row, column)])
+    with cute.arch.elect_one():
+        cute.copy(store, inside, stored[(None, row, column)])
 
 
 @cute.jit

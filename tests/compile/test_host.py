@@ -25,7 +25,6 @@ from flexfa4.emulator.host.errors import (
     CompiledElsewhereError,
     EditedTextError,
     ExportError,
-    LaunchAttributeError,
     LaunchShapeError,
     LoadedModuleError,
     NestedDeviceError,
@@ -229,11 +228,11 @@ def test_a_launch_beyond_the_limits_is_refused(path: str) -> None:
         assert device.launches == []
 
 
-def test_a_launch_attribute_that_is_not_modelled_is_named() -> None:
+def test_a_kernel_with_a_smaller_cluster_to_fall_back_to_gets_the_larger() -> None:
     with Device("sm_100a") as device:
         out = from_dlpack(device.tensor(torch.zeros(8, dtype=torch.int32)))
-        with pytest.raises(LaunchAttributeError, match="11"):
-            kernels.with_fallback(out)
+        kernels.with_fallback(out)
+        assert device.launches[0].cluster == (4, 1, 1)
 
 
 def test_a_function_compiled_before_the_device_is_refused(monkeypatch: Any) -> None:

@@ -176,12 +176,21 @@ def test_failures_are_those_of_a_thread(target: Target) -> None:
     assert RUNTIME.failure() is None
 
 
+@pytest.mark.parametrize(("preferred", "chosen"), [((4, 3, 1), (4, 3, 1)), ((3, 1, 1), (2, 1, 1))])
+def test_a_cluster_that_is_preferred_is_taken_where_it_divides_the_grid(
+    target: Target, preferred: tuple[int, int, int], chosen: tuple[int, int, int]
+) -> None:
+    plan = config((4, 2, 1, 1), (11, *preferred))
+    assert call("_cudaLaunchKernelEx", ctypes.addressof(plan), kernel(), arguments()) == SUCCESS
+    assert target.launches[0].cluster == chosen
+
+
 def test_an_unknown_launch_attribute_is_an_error(target: Target) -> None:
-    plan = config((4, 1, 1, 1), (11, 2, 1, 1))
+    plan = config((4, 1, 1, 1), (5, 2, 1, 1))
     status = call("_cudaLaunchKernelEx", ctypes.addressof(plan), kernel(), arguments())
     assert status == LAUNCH_FAILURE
     error = RUNTIME.take_failure()
-    assert isinstance(error, LaunchAttributeError) and "attribute 11" in str(error)
+    assert isinstance(error, LaunchAttributeError) and "attribute 5" in str(error)
     assert not target.launches
 
 

@@ -110,3 +110,12 @@ def test_an_extent_reaches_from_the_first_element_to_the_last(
 
 def test_a_tensor_without_elements_has_no_extent() -> None:
     assert extent(torch.zeros(4, 6)[2:2]) == (0, 0)
+
+
+def test_a_tensor_whose_storage_was_given_back_has_no_extent() -> None:
+    tensor = torch.zeros(4, 6)
+    tensor.untyped_storage().resize_(95)
+    assert extent(tensor) == (0, 0)
+    assert extent(tensor[:2]) == (tensor.data_ptr(), 48)
+    tensor.untyped_storage().resize_(0)
+    assert extent(tensor) == (0, 0)

@@ -10,6 +10,8 @@ import torch
 from rich.console import Console
 
 from flexfa4.cli import doctor
+from flexfa4.emulator.failures.build import MissingCompilerError
+from flexfa4.emulator.native.compiler import Compiler
 
 
 def by_name(findings: list[doctor.Finding]) -> dict[str, doctor.Finding]:
@@ -49,6 +51,19 @@ def test_every_gpu_is_named_with_its_capability_and_target(monkeypatch: pytest.M
     assert not (hopper.usable or blackwell.usable or ampere.usable)
 
 
+def test_the_emulator_needs_a_compiler_and_says_which_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def absent() -> Compiler:
+        raise MissingCompilerError(names="c++")
+
+    monkeypatch.setattr(doctor, "find_compiler", lambda: Compiler(("c++",), "GCC 12\nmore", ()))
+    assert by_name(doctor.examine())["emulator"].found == "GCC 12"
+    monkeypatch.setattr(doctor, "find_compiler", absent)
+    finding = by_name(doctor.examine())["emulator"]
+    assert finding.usable is False and "pip install ziglang" in finding.note
+
+
 def test_a_missing_package_comes_with_the_way_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -56,8 +71,13 @@ def test_a_missing_package_comes_with_the_way_to_install_it(
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", absent)
-    pictures = by_name(doctor.examine())["pictures"]
-    assert pictures.usable is False and "pip install 'flexfa4[plot]'" in pictures.note
+    findings = by_name(doctor.examine())
+    for name, extra in (("pictures", "plot"), ("CuTe-DSL", "emulate")):
+        finding = findings[name]
+        assert finding.usable is False and f"pip install 'flexfa4[{extra}]'" in finding.note
+        text = io.StringIO()
+        doctor.show([finding], Console(file=text, width=400))
+        assert f"'flexfa4[{extra}]'" in text.getvalue(), "brackets are text, not markup"
 
 
 def test_every_finding_is_printed_with_its_note() -> None:

@@ -30,8 +30,8 @@ def test_an_unknown_modifier_quotes_the_line_and_points_at_it() -> None:
         "  where:   PTX line 23",
         "      bar.syncs 0;",
         "         ^^^^^^",
-        "  allowed: .arrive, .cta, .red, .sync, .warp",
-        "  instead: add the modifier to a row of `bar` in the table; nothing is ignored",
+        "  allowed: .arrive, .cta, .red, .sync, .warp; nearest: .sync",
+        "  instead: correct it, or add it to a row of `bar` in the table; nothing is ignored",
     ]
 
 

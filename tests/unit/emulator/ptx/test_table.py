@@ -74,7 +74,10 @@ def test_rows_are_of_architectures_that_are_emulated() -> None:
 def test_only_hints_and_promises_are_without_effect() -> None:
     words = {v for slot in SLOTS.values() if slot.no_effect for v in slot.values}
     kinds = {word.split("::")[0] for word in words}
-    assert kinds == {"L1", "L2", "collector", "uni", "ca", "cg", "cs", "lu", "cv", "wb", "wt"}
+    caches = {"L1", "L2", "ca", "cg", "cs", "lu", "cv", "wb", "wt"}
+    scopes = {"cta", "cluster"}
+    the_only_choice = {"tile", "mbarrier", "bulk_group"}
+    assert kinds == caches | scopes | the_only_choice | {"collector", "uni"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,61 @@
+// Choices between two values: selp by a predicate, slct by the sign of a number.
+#include "arithmetic/formats.hpp"
+#include "arithmetic/lane_loops.hpp"
+
+namespace emu {
+
+namespace {
+
+// d = c ? a : b
+template <class U>
+Flow selp(Step& step) {
+  U* d = step.lanes<U>(0);
+  const U* a = step.lanes<U>(1);
+  const U* b = step.lanes<U>(2);
+  const Lanes c = step.predicate(3);
+  each_lane(step.active, [=](int lane) { d[lane] = c >> lane & 1 ? a[lane] : b[lane]; });
+  return Flow::Next;
+}
+
+// d = c >= 0 ? a : b; NaN chooses b, and a number that .ftz flushes, whatever its sign, a.
+template <bool FTZ>
+struct Slct {
+  template <class U>
+  U operator()(U a, U b, int32_t c) const {
+    return c >= 0 ? a : b;
+  }
+  template <class U>
+  U operator()(U a, U b, float c) const {
+    const bool flushed = FTZ && !(bits_as<uint32_t>(c) & 0x7F80'0000);
+    return flushed || c >= 0 ? a : b;
+  }
+};
+
+template <bool FTZ, class C>
+Binding bind_slct_by(uint32_t bits) {
+  return choose_size<uint16_t, uint32_t, uint64_t>(bits, [](auto t) {
+    using T = decltype(t);
+    return Binding{lanewise<Slct<FTZ>, T, T, T, C>};
+  });
+}
+
+Binding bind_selp(const Operation& op) {
+  return choose_size<uint16_t, uint32_t, uint64_t>(op.type("d").bits, [](auto t) {
+    return Binding{selp<decltype(t)>};
+  });
+}
+
+Binding bind_slct(const Operation& op) {
+  const uint32_t bits = op.type("d").bits;
+  if (op.type("c").is("s32")) return bind_slct_by<false, int32_t>(bits);
+  return op.has("ftz") ? bind_slct_by<true, float>(bits) : bind_slct_by<false, float>(bits);
+}
+
+const Registration registration{
+    {"selp", bind_selp},
+    {"slct", bind_slct},
+};
+
+}  // namespace
+
+}  // namespace emu

@@ -1,0 +1,74 @@
+// tcgen05.commit, by which an mbarrier tells when the tensor core has done what it was given; and
+// the fences of tcgen05.
+//
+// The fences order tcgen05 instructions of threads that synchronise.  Here warps execute one
+// instruction after another, and the race detector takes synchronisation itself for such an order
+// (correct kernels by compilers have no fences there), so that the fences have no effect.
+#include "machine/machine.hpp"
+#include "matrices/tensor_access.hpp"
+#include "program/operation.hpp"
+#include "sync/barriers.hpp"
+#include "sync/shared_place.hpp"
+
+namespace emu {
+
+namespace {
+
+// The blocks of a mask; throws MulticastMaskError for those that the cluster has not.
+std::vector<Cta*> blocks_of(const Step& step, uint32_t mask) {
+  auto& all = step.cluster().ctas;
+  if (mask >> all.size()) {
+    throw Failure("MulticastMaskError").hex("mask", mask).with("blocks", int64_t(all.size()));
+  }
+  std::vector<Cta*> blocks;
+  for (uint32_t rank = 0; rank < all.size(); ++rank) {
+    if (mask >> rank & 1) blocks.push_back(all[rank].get());
+  }
+  return blocks;
+}
+
+template <uint32_t GROUP>
+Flow commit(Step& step) {
+  Tensors::of(step.cta()).check_group(GROUP);
+  const Engines::Queue queue = Blocks(step.cta(), GROUP).queue();
+  const Space space = space_named(step.operation().roles[0].space);
+  const bool multicast = step.operation().roles.size() > 1;
+  Clock clock;
+  const bool races = step.races() != nullptr;
+  if (races) clock = step.races()->committed(step, Races::Stream::TensorCore);
+  for_each(step.active, [&](int lane) {
+    const SharedPlace place = shared_place(step, space, step.address(step.operand(0), lane));
+    const std::vector<Cta*> blocks =
+        multicast ? blocks_of(step, uint32_t(step.read(step.operand(1), lane)))
+                  : std::vector<Cta*>{place.cta};
+    for (Cta* block : blocks) block->mbarriers.at(place.offset);  // throws if there is none
+    step.cluster().engines.defer(
+        step, queue, [blocks, offset = place.offset, clock, races, cluster = &step.cluster()] {
+          for (Cta* block : blocks) {
+            block->mbarriers.arrive(offset, 1, races ? &clock : nullptr);
+          }
+          ++cluster->version;
+        });
+  });
+  return Flow::Next;
+}
+
+Flow fence(Step&) { return Flow::Next; }
+
+Binding bind_commit(const Operation& operation) {
+  operation.get("mbarrier::arrive::one");
+  operation.get("multicast");  // seen by the operand that it brings
+  return {group_of(operation) == 1 ? commit<1> : commit<2>, true};
+}
+
+Binding bind_fence(const Operation&) { return {fence, true}; }
+
+const Registration registration{
+    {"tcgen05.commit", bind_commit},
+    {"tcgen05.fence::before_thread_sync", bind_fence},
+    {"tcgen05.fence::after_thread_sync", bind_fence},
+};
+
+}  // namespace
+
+}  // namespace emu

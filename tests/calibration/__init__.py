@@ -1,0 +1,1 @@
+"""The emulator held to what a GPU does."""

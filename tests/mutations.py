@@ -1,0 +1,93 @@
+"""Mutants of a kernel: its PTX with one of the instructions that put things in order spoilt.
+
+`without` leaves out a wait, an arrival, a fence or a commit.  A wait for an mbarrier stands in a
+loop, which then ends at once.  Results of what is left out are defined.  `weaker` makes a wait one
+for the other phase of its mbarrier, or for all groups but one more.
+
+What this module deliberately does not do: look for instructions inside a line; it takes PTX as
+compilers write it, an instruction for each line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+LEFT_OUT = (
+    "bar.sync",
+    "bar.warp.sync",
+    "barrier.cluster.",
+    "cp.async.bulk.commit_group",
+    "cp.async.bulk.wait_group",
+    "cp.async.commit_group",
+    "cp.async.wait_group",
+    "fence.",
+    "mbarrier.arrive.",
+    "tcgen05.commit.",
+    "tcgen05.wait::",
+    "wgmma.commit_group.",
+    "wgmma.fence.",
+    "wgmma.wait_group.",
+)
+WAIT = "mbarrier.try_wait."
+GROUPS = ("cp.async.bulk.wait_group", "cp.async.wait_group", "wgmma.wait_group.")
+INSTRUCTION = re.compile(r"\s*(?P<guard>@!?[%\w]+\s+)?(?P<opcode>[a-z][\w.:]*)\s*(?P<rest>.*)")
+STATE = re.compile(r"(?P<register>%rd\d+),")  # that an arrival returns
+PHASE = re.compile(r"(?P<before>\w+, \[[^]]*\], )(?P<parity>[%\w]+)(?P<behind>.*)")
+
+Edit = Callable[[str, str], str | None]
+"""What stands in place of an instruction, from its opcode and the rest; None leaves it as it is."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A kernel with one instruction spoilt.
+
+    Attributes:
+        name: its opcode, and the how manieth it is of those of this opcode.
+        line: where it stands, from 1.
+        ptx: the edited text.
+    """
+
+    name: str
+    line: int
+    ptx: str = field(repr=False)
+
+
+def without(opcode: str, rest: str) -> str | None:
+    """Leave out what puts things in order."""
+    if opcode.startswith(WAIT):
+        return f"setp.eq.u32 {rest.split(',')[0]}, 0, 0;"
+    if not opcode.startswith(LEFT_OUT):
+        return None
+    state = STATE.match(rest)
+    return f"mov.b64 {state['register']}, 0;" if state else ""
+
+
+def weaker(opcode: str, rest: str) -> str | None:
+    """Wait for too little."""
+    if opcode.startswith(GROUPS):
+        return f"{opcode} {int(rest.rstrip(';')) + 1};"
+    phase = PHASE.fullmatch(rest) if opcode.startswith(WAIT) else None
+    if phase is None:
+        return None
+    return (
+        f"{{ .reg .b32 other; xor.b32 other, {phase['parity']}, 1;"
+        f" {opcode} {phase['before']}other{phase['behind']} }}"
+    )
+
+
+def mutants(ptx: str, edit: Edit = without) -> Iterator[Mutant]:
+    """Spoil each instruction that an edit is for."""
+    lines = ptx.split("\n")
+    seen: Counter[str] = Counter()
+    for index, line in enumerate(lines):
+        found = INSTRUCTION.fullmatch(line)
+        instead = edit(found["opcode"], found["rest"]) if found else None
+        if found is None or instead is None:
+            continue
+        seen[found["opcode"]] += 1
+        text = "\n".join([*lines[:index], instead, *lines[index + 1 :]])
+        yield Mutant(f"{found['opcode']} {seen[found['opcode']]}", index + 1, text)

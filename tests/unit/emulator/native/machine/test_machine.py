@@ -1,0 +1,92 @@
+"""Grids: clusters in any number, on several workers, that wait for each other in global memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from flexfa4.emulator.failures.machine import DeadlockError
+from tests.ptx_programs import run_instruction, run_program
+
+FLAG = (
+    # block 0 waits for the flag that block 1 raises
+    "mov.u32 d, %ctaid.x; setp.ne.u32 p, d, 0; @p bra RAISE;"
+    " LOOK: ld.acquire.gpu.global.u32 x, [flag]; setp.eq.u32 p, x, 0; @p bra LOOK; bra END;"
+    " RAISE: st.release.gpu.global.u32 [flag], 9; mov.b32 x, 9; END:"
+)
+REGISTERS = ".reg .pred p; .reg .b32 x;"
+
+
+def flag() -> dict[str, torch.Tensor]:
+    return {"flag": torch.zeros(1, dtype=torch.int32)}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_every_block_of_a_grid_runs_once(workers: int) -> None:
+    memory = {"counts": torch.zeros(50, dtype=torch.int32)}
+    code = (
+        "mov.u32 d, %ctaid.x; mul.wide.u32 y, d, 4; add.u64 y, y, counts;"
+        " red.global.add.u32 [y], 1;"
+    )
+    found, run = run_program(
+        code,
+        {},
+        "d:u32",
+        grid=50,
+        threads=64,
+        memory=memory,
+        registers=".reg .b64 y;",
+        options={"workers": workers},
+    )
+    assert memory["counts"].tolist() == [64] * 50
+    assert found["d"] == [block for block in range(50) for _ in range(64)]
+    assert run.executed["red.global.add.u32"] == 100
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("schedule", ["eager", "late", "random", "priority"])
+def test_a_block_may_wait_for_a_later_one(schedule: str, workers: int) -> None:
+    found = run_instruction(
+        FLAG + " mov.b32 d, x;",
+        {},
+        "d:u32",
+        grid=2,
+        memory=flag(),
+        registers=REGISTERS,
+        options={"schedule": schedule, "workers": workers, "check": ("races",)},
+    )
+    assert found["d"] == [9] * 64
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_all_blocks_of_a_full_device_may_wait_for_each_other(workers: int) -> None:
+    code = (
+        "mov.b32 d, 0; AGAIN: add.u32 d, d, 132; atom.add.acq_rel.gpu.global.u32 x, [flag], 1;"
+        " LOOK: ld.acquire.gpu.global.u32 x, [flag]; setp.lt.u32 p, x, d; @p bra LOOK;"
+        " setp.lt.u32 p, d, 396; @p bra AGAIN;"
+    )
+    found, run = run_program(
+        code,
+        {},
+        "d:u32",
+        grid=132,
+        threads=1,
+        memory=flag(),
+        registers=REGISTERS,
+        options={"workers": workers, "sms": 132},
+    )
+    assert found["d"] == [396] * 132
+    assert run.instructions < 60_000_000  # looking around costs more with every block that waits
+
+
+def test_a_block_that_waits_for_one_without_room_is_reported() -> None:
+    with pytest.raises(DeadlockError, match="goes round in a loop"):
+        run_instruction(
+            FLAG, {}, "d:u32", grid=2, memory=flag(), registers=REGISTERS, options={"sms": 1}
+        )
+
+
+def test_a_failure_on_one_worker_ends_the_others() -> None:
+    code = "mov.u32 d, %ctaid.x; setp.eq.u32 p, d, 3; @p trap;"
+    with pytest.raises(Exception, match=r"block \(3, 0, 0\).*stopped itself"):
+        run_instruction(code, {}, "d:u32", grid=16, registers=REGISTERS, options={"workers": 4})
