@@ -4,9 +4,10 @@
     python benchmarks/emulator.py --repeats 5
 
 Needs CuTe-DSL and flash-attn-4; FOLDER is examples/python/CuTeDSL of CUTLASS's sources, without
-which the GEMM is left out.  Everything runs on one thread, and the least time of each row counts:
-that of the core, without compiling and reading the kernel.  An instruction counts once for a warp; a matrix
-product and a copy are one each.  *times* is how many times as long a row takes as without checks.
+which the GEMM is left out. Everything runs on one thread, and the least time of each row counts:
+that of the core, without compiling and reading the kernel. An instruction counts once for a warp;
+a matrix product and a copy are one each. *times* is how many times as long a row takes as without
+checks.
 """
 
 from __future__ import annotations

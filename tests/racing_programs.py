@@ -47,7 +47,7 @@ FOOTER = """
 """
 
 
-CONSEQUENCES = frozenset({"InFlightError", "ExitedBlockError"})
+CONSEQUENCES = frozenset({"InFlightError", "ExitedBlockError", "NoMbarrierError"})
 """Errors that tell of a race by what came of it."""
 
 
@@ -187,6 +187,7 @@ PROGRAMS = (
                 "@one mbarrier.arrive.shared.b64",
                 "@one mbarrier.arrive.relaxed.cta.shared::cta.b64",
             ),
+            Seed("barriers used before their initialisation is known", "bar.sync 0;"),
         ),
     ),
     Program(

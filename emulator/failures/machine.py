@@ -15,7 +15,7 @@ class MachineError(EmulationError):
 class DeadlockError(MachineError):
     """Warps that wait for what will never happen, or go round in a loop that nothing ends."""
 
-    found = "nothing can go on any more; {number} groups of lanes are left:\n{waiting}"
+    found = "nothing can go on any more; groups of lanes that are left: {number}\n{waiting}"
     allowed = "waits that some other thread or copy ends"
     instead = "compare the counts and phases of the barriers with what arrives at them"
 

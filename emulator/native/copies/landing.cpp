@@ -69,8 +69,7 @@ Races::Issued begin(const Step& step, const Landing& landing) {
   const Mbarrier& object = barrier.cta->mbarriers.at(barrier.offset);
   Races* races = step.races();
   if (!races) return {};
-  races->touch(step, {Region::Is::Shared, barrier.cta}, barrier.offset, Mbarrier::BYTES,
-               Touch::Atomic);
+  races->use(step, *barrier.cta, barrier.offset, object);
   return races->issue(step, object);
 }
 

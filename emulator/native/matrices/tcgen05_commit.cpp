@@ -41,7 +41,10 @@ Flow commit(Step& step) {
     const std::vector<Cta*> blocks =
         multicast ? blocks_of(step, uint32_t(step.read(step.operand(1), lane)))
                   : std::vector<Cta*>{place.cta};
-    for (Cta* block : blocks) block->mbarriers.at(place.offset);  // throws if there is none
+    for (Cta* block : blocks) {
+      const Mbarrier& barrier = block->mbarriers.at(place.offset);  // throws if there is none
+      if (races) step.races()->use(step, *block, place.offset, barrier);
+    }
     step.cluster().engines.defer(
         step, queue, [blocks, offset = place.offset, clock, races, cluster = &step.cluster()] {
           for (Cta* block : blocks) {

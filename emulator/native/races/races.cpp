@@ -134,6 +134,8 @@ struct Races::State {
     own.raise(warp.agent, own.of(warp.agent) + 1);
   }
 
+  // An access of a warp in an ordinary instruction.
+  Accessor ordinary(const Step& step, const Region& region, Touch touch) const;
   std::string who(const Stamp& stamp) const;
   [[noreturn]] void report(const Region& region, uint64_t at, const Stamp& first, bool first_writes,
                            const Accessor& now, Problem problem) const;
@@ -141,6 +143,18 @@ struct Races::State {
   void touch(Shadow& shadow, ReaderSets& sets, const Region& region, uint64_t offset,
              uint64_t bytes, const Accessor& now);
 };
+
+Accessor Races::State::ordinary(const Step& step, const Region& region, Touch touch) const {
+  const Clock& clock = clocks[step.warp.agent];
+  Stamp stamp;
+  stamp.agent = step.warp.agent;
+  stamp.cluster = cluster.number;
+  stamp.time = clock.happened.of(stamp.agent);
+  stamp.line = step.code.line;
+  stamp.atomic = touch == Touch::Atomic;
+  stamp.generic = 1;
+  return {stamp, &clock, true, false, region.is != Region::Is::Tensor, touch};
+}
 
 std::string Races::State::who(const Stamp& stamp) const {
   if (stamp.cluster != cluster.number) return "a warp of cluster " + std::to_string(stamp.cluster);
@@ -233,18 +247,9 @@ void Races::begin() {
 
 void Races::touch(const Step& step, const Region& region, uint64_t offset, uint64_t bytes,
                   Touch touch, const Rewriting* values) {
-  State& s = *state_;
-  const Clock& clock = s.clocks[step.warp.agent];
-  Stamp stamp;
-  stamp.agent = step.warp.agent;
-  stamp.cluster = s.cluster.number;
-  stamp.time = clock.happened.of(stamp.agent);
-  stamp.line = step.code.line;
-  stamp.atomic = touch == Touch::Atomic;
-  stamp.generic = 1;
-  s.touch(region, offset, bytes,
-          {stamp, &clock, true, false, region.is != Region::Is::Tensor, touch,
-           region.is == Region::Is::Global ? values : nullptr});
+  Accessor now = state_->ordinary(step, region, touch);
+  if (region.is == Region::Is::Global) now.values = values;
+  state_->touch(region, offset, bytes, now);
 }
 
 Races::Issued Races::issue(const Step& step, const Mbarrier& barrier) {
@@ -358,7 +363,27 @@ Clock Races::committed(const Step& step, Stream stream) {
   return clock;
 }
 
-uint32_t Races::new_agent() { return state_->agents++; }
+void Races::made(const Step& step, Cta& owner, uint32_t offset, Mbarrier& barrier) {
+  touch(step, {Region::Is::Shared, &owner}, offset, Mbarrier::BYTES, Touch::Write);
+  barrier.agent = state_->agents++;
+  barrier.made_by = step.warp.agent;
+  barrier.made_at = state_->clocks[step.warp.agent].happened.of(step.warp.agent);
+  barrier.made_in_line = step.code.line;
+}
+
+void Races::use(const Step& step, Cta& owner, uint32_t offset, const Mbarrier& barrier) {
+  const Region region{Region::Is::Shared, &owner};
+  const Accessor now = state_->ordinary(step, region, Touch::Atomic);
+  if (now.knows->happened.of(barrier.made_by) < barrier.made_at) {
+    Stamp made;
+    made.agent = barrier.made_by;
+    made.cluster = now.stamp.cluster;
+    made.time = barrier.made_at;
+    made.line = barrier.made_in_line;
+    state_->report(region, offset, made, true, now, Problem::Unordered);
+  }
+  state_->touch(region, offset, Mbarrier::BYTES, now);
+}
 
 void Races::phase_completed(Mbarrier& barrier) {
   barrier.completed.happened.raise(barrier.agent, uint32_t(barrier.phase));

@@ -102,9 +102,12 @@ class Races {
   // What an object gets to which a stream's completion is committed: the warp's clock, with
   // everything that the stream was given so far.
   Clock committed(const Step& step, Stream stream);
-  // An mbarrier's agent, for a new one; and the end of one of its phases.
-  uint32_t new_agent();
+  // An mbarrier is initialised; a phase of it ends.
+  void made(const Step& step, Cta& owner, uint32_t offset, Mbarrier& barrier);
   void phase_completed(Mbarrier& barrier);
+  // A warp arrives at it, has seen one of its phases, or issues what completes on it: before it
+  // gets to know what that phase passes on, it has to know of the initialisation.
+  void use(const Step& step, Cta& owner, uint32_t offset, const Mbarrier& barrier);
 
   // An allocation of tensor memory is given back: what follows is unrelated.
   void forget(const Region& region, uint64_t offset, uint64_t bytes);

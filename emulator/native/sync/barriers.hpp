@@ -28,6 +28,7 @@ struct Mbarrier {
   int64_t transactions = 0;   // bytes expected and not copied; negative while copies are ahead
   uint64_t phase = 0;         // number of phases that have completed
   uint32_t agent = 0;         // of the race detector
+  uint32_t made_by = 0, made_at = 0, made_in_line = 0;  // who initialised it, for that
   Clock arriving, completed;  // of the phase that runs, and of all before it
 
   static constexpr uint32_t LIMIT = (1 << 20) - 1;  // of each of the three counts

@@ -50,8 +50,7 @@ void Mbarriers::init(const Step& step, uint32_t offset, uint32_t count) {
   barrier.expected = barrier.pending = count;
   cta_.shared.poison(offset, Mbarrier::BYTES, Known::Barrier);
   if (Races* races = step.races()) {
-    barrier.agent = races->new_agent();
-    races->touch(step, {Region::Is::Shared, &cta_}, offset, Mbarrier::BYTES, Touch::Write);
+    races->made(step, cta_, offset, barrier);
   }
   step.effect();
 }
@@ -159,8 +158,7 @@ struct State {
 
 void touch(const Step& step, const SharedPlace& place) {
   if (Races* races = step.races()) {
-    races->touch(step, {Region::Is::Shared, place.cta}, place.offset, Mbarrier::BYTES,
-                 Touch::Atomic);
+    races->use(step, *place.cta, place.offset, place.cta->mbarriers.at(place.offset));
   }
 }
 

@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,15 @@ def test_a_failed_run_tells_what_had_been_done() -> None:
     assert caught.value.run is not None and caught.value.run.executed["mov.b64"] == 1
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let SIGINT interrupt, which a process started in the background ignores."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_of_the_main_thread_ends_a_run() -> None:
     kernel = load(COUNTING)
     count = torch.zeros(1, dtype=torch.int32)
