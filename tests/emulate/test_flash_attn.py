@@ -61,8 +61,14 @@ def attention(
     return {**turned, "lse": scores.detach().logsumexp(-1)}
 
 
-def in_all_orders(name: str, orders: list[tuple[str, int]], call: Any) -> list[torch.Tensor]:
-    """Call a function on devices with different schedules, and return what it always returns."""
+def in_all_orders(
+    name: str, orders: list[tuple[str, int]], call: Any, summed: frozenset[int] = frozenset()
+) -> list[list[torch.Tensor]]:
+    """Call a function on devices with different schedules; return the results of each.
+
+    They are equal bit for bit, but for the `summed` ones: those that blocks add up in memory by
+    atomic sums of floats, whose order the schedule decides.
+    """
     arch = 10 * CAPABILITIES[name][0] + CAPABILITIES[name][1]
     results: list[list[torch.Tensor]] = []
     for schedule, seed in orders:
@@ -75,9 +81,9 @@ def in_all_orders(name: str, orders: list[tuple[str, int]], call: Any) -> list[t
             patch.setenv("FLASH_ATTENTION_NUM_SMS", str(device.architecture.sms))
             results.append([t.clone() for t in call() if t is not None])
     for other in results[1:]:
-        for first, second in zip(results[0], other, strict=True):
-            assert torch.equal(first, second)
-    return results[0]
+        for position, (first, second) in enumerate(zip(results[0], other, strict=True)):
+            assert position in summed or torch.equal(first, second)
+    return results
 
 
 def check(found: torch.Tensor, expected: torch.Tensor, products: int) -> None:
@@ -94,9 +100,9 @@ def forward(name: str, orders: list[tuple[str, int]], causal: bool, sizes: tuple
         return interface._flash_attn_fwd(q, k, v, causal=causal, return_lse=True)[:2]
 
     expected = attention(q, k, v, gradient, causal)
-    output, lse = in_all_orders(name, orders, call)
-    check(output, expected["o"], 1)
-    check(lse, expected["lse"], 9)
+    for output, lse in in_all_orders(name, orders, call):
+        check(output, expected["o"], 1)
+        check(lse, expected["lse"], 9)
 
 
 def backward(
@@ -109,8 +115,12 @@ def backward(
     def call() -> Any:
         return interface._flash_attn_bwd(q, k, v, output, gradient, lse, causal=causal)[:3]
 
-    for found, of in zip(in_all_orders(name, orders, call), ("dq", "dk", "dv"), strict=True):
-        check(found, expected[of], 2)
+    heads, key_heads = sizes[2:4]
+    # Blocks of keys share dq; query heads share dk and dv of their key head.
+    summed = frozenset({0, 1, 2} if heads != key_heads else {0})
+    for results in in_all_orders(name, orders, call, summed):
+        for found, of in zip(results, ("dq", "dk", "dv"), strict=True):
+            check(found, expected[of], 2)
 
 
 # queries, keys, heads, key heads, d, d of values
