@@ -11,6 +11,7 @@
 
 host       launches of CuTe-DSL arrive, with no GPU and no driver
 kernel     launches of PTX by hand
+arguments  values of their parameters, by the types that these declare
 ptx        reads the text of kernels
 decode     makes of it what the core loads
 native     the execution core, in C++, built at first use

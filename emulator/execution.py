@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flexfa4.emulator.decode import decode
 from flexfa4.emulator.failures.options import BlockSizeError
@@ -37,18 +37,22 @@ class Loaded:
     program: Program
 
 
-@functools.lru_cache(maxsize=32)
 def loaded(ptx: str, kernel: str | None = None) -> Loaded:
-    """Read a module, and load one of its kernels.
+    """Read a module, and load one of its kernels: the named one, or the only one.
 
     Raises:
         PtxError: the text cannot be read.
         ProgramError: the kernel has something that the core does not run.
         CoreBuildError: the core cannot be built.
     """
+    return _loaded(ptx, _module(ptx).kernel(kernel).name)
+
+
+@functools.lru_cache(maxsize=32)
+def _loaded(ptx: str, kernel: str) -> Loaded:
     module = _module(ptx)
-    function = module.kernel(kernel)
-    return Loaded(module, function, Program(decode(module, function.name), module.place))
+    program = Program(decode(module, kernel), module.place)
+    return Loaded(module, module.kernel(kernel), program)
 
 
 @functools.lru_cache(maxsize=32)
@@ -82,8 +86,7 @@ def run(launch: Launch, allocations: Sequence[Allocation], options: Options) -> 
         max_shared=device.max_shared_memory,
         registers=registers_of_thread(kernel.function),
     )
-    sms = device.sms if options.sms is None else options.sms
-    chosen = Options(options.schedule, options.seed, options.check, options.workers, sms)
+    chosen = replace(options, sms=device.sms if options.sms is None else options.sms)
     return kernel.program.run(shape, _parameters(kernel.function, launch), allocations, chosen)
 
 

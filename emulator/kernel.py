@@ -13,22 +13,23 @@ What this module deliberately does not do: run; `flexfa4.emulator.execution` doe
 
 from __future__ import annotations
 
-import struct
+import numbers
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flexfa4.emulator.arguments import bound, described
 from flexfa4.emulator.execution import Loaded, loaded
 from flexfa4.emulator.execution import run as run_launch
 from flexfa4.emulator.failures.options import (
     ArgumentCountError,
-    KernelArgumentError,
-    PathAsTextError,
+    ArgumentsError,
+    PtxSourceError,
     SizesError,
 )
 from flexfa4.emulator.host.allocations import Allocations
 from flexfa4.emulator.host.architectures import architecture
-from flexfa4.emulator.host.cuda_tensor import CudaTensor, extent
+from flexfa4.emulator.host.cuda_tensor import cpu_tensor, extent
 from flexfa4.emulator.host.launch import Dim3, Launch, Parameter
 from flexfa4.emulator.host.launch import Shape as LaunchShape
 from flexfa4.emulator.host.signatures import Slot, signature
@@ -37,9 +38,6 @@ from flexfa4.emulator.results import Run
 
 if TYPE_CHECKING:
     import torch
-
-POINTER = 8  # bytes
-FLOATS = {4: "<f", 8: "<d"}
 
 
 def load(ptx: str | Path, kernel: str | None = None) -> Kernel:
@@ -53,16 +51,34 @@ def load(ptx: str | Path, kernel: str | None = None) -> Kernel:
         The kernel, ready to run.
 
     Raises:
-        CallError: the text is the name of a file.
+        CallError: it is neither a text nor the path of one.
+        OSError: there is no such file, or it cannot be read.
         PtxError: the text cannot be read; the message quotes the line.
         MissingKernelError: it has no such kernel.
         ProgramError: it has something that the emulator does not run.
         CoreBuildError: the execution core, built at first use, cannot be.
     """
-    text = ptx.read_text(encoding="utf-8") if isinstance(ptx, Path) else ptx
-    if text == ptx and "\n" not in text and text.endswith(".ptx"):
-        raise PathAsTextError(found_value=repr(text))
+    text = _text(ptx)
     return Kernel(text, loaded(text, kernel))
+
+
+def _text(ptx: object) -> str:
+    """Return the text of a module, given itself or by its path."""
+    if isinstance(ptx, Path):
+        try:
+            return ptx.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise PtxSourceError(
+                found_value=f"the file {ptx}, which is no text",
+                rewrite="the file that nvcc -ptx writes, or CuTe-DSL with CUTE_DSL_KEEP=ptx",
+            ) from None
+    if not isinstance(ptx, str):
+        rewrite = "load(ptx.decode())" if isinstance(ptx, bytes) else "load(Path(...))"
+        raise PtxSourceError(found_value=f"a value of type {type(ptx).__name__}", rewrite=rewrite)
+    if "\n" not in ptx and ptx.endswith(".ptx"):
+        found = f"{ptx!r}, which is the name of a file"
+        raise PtxSourceError(found_value=found, rewrite=f"load(Path({ptx!r}))")
+    return ptx
 
 
 class Kernel:
@@ -101,6 +117,7 @@ class Kernel:
         check: Iterable[str] = CHECKS,
         workers: int = 1,
         sms: int | None = None,
+        max_instructions: int | None = None,
     ) -> Run:
         """Launch the kernel and run it to its end.
 
@@ -109,8 +126,9 @@ class Kernel:
             block: threads of a block, likewise.
             cluster: blocks of a cluster, likewise; what the PTX requires, where that is more.
             shared_memory: bytes of dynamic shared memory of a block.
-            args: a value for each parameter: a CPU tensor for a pointer, an int or float for a
-                scalar (a float has 4 or 8 bytes), bytes for a struct such as a tensor map.
+            args: a value for each parameter: a CPU tensor for a pointer, an int or a float for a
+                scalar, as its type is declared (`flexfa4.emulator.arguments`), bytes for a struct
+                such as a tensor map.
             allocations: tensors beside those of `args` that the kernel may touch.
             schedule: order in which warps and asynchronous operations take their turns: "eager",
                 "late", "random" or "priority" (`flexfa4.emulator.options`).
@@ -120,22 +138,32 @@ class Kernel:
             workers: threads that run clusters side by side.
             sms: blocks that are resident at once; without it as many as the architecture has
                 multiprocessors.
+            max_instructions: of all warps together, after which the launch is given up with an
+                error that says where each warp is; no limit without it.  Looked at between turns
+                of warps, so that up to 65,536 more may be executed.
 
         Returns:
             What it did: instructions, matrix products, traffic.
 
         Raises:
             CallError: an argument does not fit its parameter, or an option has no such value.
+            NotACpuTensorError: a tensor that is not in the CPU's memory.
             LaunchError: no device of the architecture would start this launch.
             EmulationError: something went wrong in the kernel; the message has the PTX line.
         """
-        options = Options.of(schedule, seed, check, workers, sms)
+        options = Options.of(schedule, seed, check, workers, sms, max_instructions)
         if not _is_size(shared_memory):
-            raise SizesError(name="shared_memory", found_value=repr(shared_memory))
+            raise SizesError(
+                name="shared_memory",
+                found_value=repr(shared_memory),
+                expected="a whole number of bytes, from 0",
+                rewrite=_whole(shared_memory, 0),
+            )
         memory = Allocations()
         parameters = self._bound(args, memory)
         for index, tensor in enumerate(allocations):
-            _register(memory, CudaTensor(tensor).cpu, f"allocation {index}")
+            name = f"allocation {index}"
+            _register(memory, cpu_tensor(tensor, f"{name} is"), name)
         shape = LaunchShape(
             _sizes("grid", grid), _sizes("block", block), _sizes("cluster", cluster), shared_memory
         )
@@ -145,6 +173,8 @@ class Kernel:
 
     def _bound(self, args: Sequence[Any], memory: Allocations) -> tuple[Parameter, ...]:
         """Return the parameters with their values, and register the tensors among them."""
+        if not isinstance(args, (list, tuple)):
+            raise ArgumentsError(found_value=described(args))
         if len(args) != len(self.parameters):
             raise ArgumentCountError(
                 given=len(args),
@@ -152,63 +182,13 @@ class Kernel:
                 wanted=len(self.parameters),
                 names=", ".join(slot.name for slot in self.parameters) or "none",
             )
-        bound = []
+        parameters = []
         for index, (value, slot) in enumerate(zip(args, self.parameters, strict=True)):
-            data = _bytes_of(value, slot)
-            if not isinstance(data, bytes):
-                raise KernelArgumentError(
-                    index=index,
-                    kernel=self.name,
-                    found_value=_described(value),
-                    name=slot.name,
-                    nbytes=slot.nbytes,
-                    expected=data.expected,
-                )
-            tensor = _tensor_of(value)
-            if tensor is not None:
-                _register(memory, tensor, f"argument {index} ({slot.name})")
-            bound.append(Parameter(slot, data))
-        return tuple(bound)
-
-
-class _Unfit:
-    """Why a value cannot be a parameter's: what could."""
-
-    def __init__(self, expected: str) -> None:
-        self.expected = expected
-
-
-def _bytes_of(value: Any, slot: Slot) -> bytes | _Unfit:
-    """Return a parameter's bytes, or what else it could be."""
-    nbytes = slot.nbytes
-    tensor = _tensor_of(value)
-    if tensor is not None:
-        if nbytes != POINTER:
-            return _Unfit("no tensor: a pointer has 8 bytes")
-        return tensor.data_ptr().to_bytes(POINTER, "little")
-    if isinstance(value, (bytes, bytearray)):
-        return bytes(value) if len(value) == nbytes else _Unfit(f"{nbytes} bytes")
-    if isinstance(value, int):
-        bits = 8 * nbytes
-        if not -(1 << (bits - 1)) <= value < 1 << bits:
-            return _Unfit(f"a number from -2**{bits - 1} up to 2**{bits} - 1")
-        return (value & ((1 << bits) - 1)).to_bytes(nbytes, "little")
-    if isinstance(value, float):
-        if nbytes not in FLOATS:
-            return _Unfit("a float for parameters of 4 or 8 bytes only")
-        return struct.pack(FLOATS[nbytes], value)
-    return _Unfit("a CPU tensor, an int, a float or bytes")
-
-
-def _tensor_of(value: Any) -> torch.Tensor | None:
-    """Return a CPU tensor that stands for a pointer, or None for a value of another kind.
-
-    Raises:
-        NotACpuTensorError: a tensor that does not lie in the CPU's memory.
-    """
-    if isinstance(value, CudaTensor):
-        return value.cpu
-    return CudaTensor(value).cpu if hasattr(value, "data_ptr") else None
+            argument = bound(value, slot, index, self.name)
+            if argument.tensor is not None:
+                _register(memory, argument.tensor, f"argument {index} ({slot.name})")
+            parameters.append(Parameter(slot, argument.data))
+        return tuple(parameters)
 
 
 def _register(memory: Allocations, tensor: torch.Tensor, name: str) -> None:
@@ -217,21 +197,27 @@ def _register(memory: Allocations, tensor: torch.Tensor, name: str) -> None:
         memory.register(start, nbytes, name, tensor)
 
 
-def _described(value: Any) -> str:
-    if isinstance(value, (bytes, bytearray)):
-        return f"{len(value)} bytes"
-    if isinstance(value, (int, float)):
-        return f"the {type(value).__name__} {value!r}"
-    return f"a value of type {type(value).__name__}"
-
-
 def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return not isinstance(value, bool) and isinstance(value, numbers.Integral) and int(value) >= 0
 
 
 def _sizes(name: str, value: int | Sequence[int]) -> Dim3:
     sizes = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     if not all(map(_is_size, sizes)) or not 1 <= len(sizes) <= 3:
-        raise SizesError(name=name, found_value=repr(value))
-    x, y, z = (*sizes, 1, 1)[:3]
+        one = sizes[0] if len(sizes) == 1 else None
+        raise SizesError(
+            name=name,
+            found_value=repr(value),
+            expected="a whole number, or up to three: x, y, z",
+            rewrite=_whole(one, 1),
+        )
+    x, y, z = (*map(int, sizes), 1, 1)[:3]
     return (x, y, z)
+
+
+def _whole(value: object, least: int) -> int:
+    """Return the whole number that a value may have been meant to be."""
+    try:
+        return max(int(value), least)  # type: ignore[call-overload, no-any-return]
+    except (TypeError, ValueError, OverflowError):
+        return least

@@ -34,6 +34,7 @@ class Options:
         check: of `CHECKS`, those that are done.
         workers: threads of the host; each runs clusters by itself.
         sms: blocks that are resident at once; None for the architecture's multiprocessors.
+        max_instructions: of all warps, after which a launch is given up; None for no limit.
     """
 
     schedule: str = "eager"
@@ -41,6 +42,7 @@ class Options:
     check: frozenset[str] = frozenset(CHECKS)
     workers: int = 1
     sms: int | None = None
+    max_instructions: int | None = None
 
     @classmethod
     def of(
@@ -50,6 +52,7 @@ class Options:
         check: Iterable[str] = CHECKS,
         workers: int = 1,
         sms: int | None = None,
+        max_instructions: int | None = None,
     ) -> Options:
         """Return options as a caller gives them.
 
@@ -65,11 +68,17 @@ class Options:
             ("check", check, all(name in CHECKS for name in named), f"some of {', '.join(CHECKS)}"),
             ("workers", workers, _whole(workers, 1, 1025), "a whole number from 1 to 1024"),
             ("sms", sms, sms is None or _whole(sms, 1, 2**31), "a whole number from 1, or None"),
+            (
+                "max_instructions",
+                max_instructions,
+                max_instructions is None or _whole(max_instructions, 1, 2**63),
+                "a whole number from 1, or None",
+            ),
         )
         for name, value, holds, expected in rules:
             if not holds:
                 raise OptionError(name=name, found_value=repr(value), expected=expected)
-        return cls(schedule, seed, checks, workers, sms)
+        return cls(schedule, seed, checks, workers, sms, max_instructions)
 
 
 def _whole(value: object, start: int, stop: int) -> bool:

@@ -6,6 +6,7 @@ kernel does.  Nothing here needs CuTe-DSL; `Case.function` says where a kernel i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,9 +39,16 @@ class Case:
 
     def tensors(self) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
         """Return the arguments, and pairs of those that are written with the right results."""
-        inputs = self.inputs()
-        checked = [(torch.zeros_like(right), right) for right in self.outputs(inputs).values()]
-        return [*inputs.values(), *(given for given, _ in checked)], checked
+        inputs, outputs = _made(self)
+        checked = [(torch.zeros_like(right), right) for right in outputs]
+        return [*(given.clone() for given in inputs), *(given for given, _ in checked)], checked
+
+
+@functools.cache
+def _made(case: Case) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the inputs of a case and its right results, which nobody changes."""
+    inputs = case.inputs()
+    return list(inputs.values()), list(case.outputs(inputs).values())
 
 
 def whole(generator: torch.Generator, *size: int, low: int = -4, high: int = 5) -> Tensor:

@@ -24,6 +24,7 @@ out, so that the rest can be tested while one of them is being written.
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -99,14 +100,15 @@ def run_program(
     wanted = dict(_split(item) for item in outputs.split())
     total = around.threads * around.grid
     shown = max((len(v) for _, v in given.values() if isinstance(v, Sequence)), default=total)
-    source = torch.zeros(total * max(len(given), 1) * STRIDE, dtype=torch.uint8)
-    result = torch.zeros(total * max(len(wanted), 1) * STRIDE, dtype=torch.uint8)
+    data = bytearray(total * max(len(given), 1) * STRIDE)
     for column, (type_, values) in enumerate(given.values()):
         listed = list(values) if isinstance(values, Sequence) else [values]
+        words = [to_bits(value, type_).to_bytes(STRIDE, "little") for value in listed[:total]]
         for thread in range(total):
             at = (thread * len(given) + column) * STRIDE
-            data = to_bits(listed[thread % len(listed)], type_).to_bytes(STRIDE, "little")
-            source[at : at + STRIDE] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            data[at : at + STRIDE] = words[thread % len(words)]
+    source = torch.frombuffer(data, dtype=torch.uint8).clone()  # aligned as tensors are
+    result = torch.zeros(total * max(len(wanted), 1) * STRIDE, dtype=torch.uint8)
     text = _kernel(code, {n: t for n, (t, _) in given.items()}, wanted, around)
     run = load(text).run(
         grid=around.grid,
@@ -116,12 +118,12 @@ def run_program(
         args=[source, result, *around.memory.values()],
         **{"check": ("uninitialised",), **around.options},
     )
-    stored = bytes(result.tolist())
+    stored = ctypes.string_at(result.data_ptr(), result.numel())
     read: dict[str, list[Any]] = {}
     for column, (name, type_) in enumerate(wanted.items()):
         starts = [(t * len(wanted) + column) * STRIDE for t in range(min(shown, total))]
-        words = [int.from_bytes(stored[at : at + STRIDE], "little") for at in starts]
-        read[name] = [from_bits(word, type_) for word in words]
+        found = [int.from_bytes(stored[at : at + STRIDE], "little") for at in starts]
+        read[name] = [from_bits(bits, type_) for bits in found]
     return read, run
 
 

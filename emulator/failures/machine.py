@@ -20,6 +20,17 @@ class DeadlockError(MachineError):
     instead = "compare the counts and phases of the barriers with what arrives at them"
 
 
+class InstructionLimitError(MachineError):
+    """A launch that has executed more instructions than it was allowed."""
+
+    found = (
+        "more than {limit} instructions were executed; groups of lanes that are left in the"
+        " cluster: {number}\n{waiting}"
+    )
+    allowed = "max_instructions={limit}, as the launch was called"
+    instead = "look for the loop that does not end there, or allow more"
+
+
 class NotUniformError(MachineError):
     """An operand that differs between the lanes of an instruction for the whole warp."""
 

@@ -50,6 +50,17 @@ class GlobalBoundsError(MemoryAccessError, IndexError):
     )
 
 
+class NullPointerError(MemoryAccessError, IndexError):
+    """A global address at or shortly behind 0."""
+
+    found = "{who}: {does} {bytes} bytes at global address {address}: the pointer is null"
+    allowed = "global addresses of an allocation"
+    instead = (
+        "a tensor with elements where the kernel expects a pointer: an empty one is address 0,"
+        " and so is one whose storage was given back"
+    )
+
+
 class NoAllocationError(MemoryAccessError, IndexError):
     """A global address where there is no global memory at all."""
 
@@ -64,8 +75,8 @@ class ReadOnlyMemoryError(MemoryAccessError):
     """A write to memory that can only be read."""
 
     found = "{who}: {does} {bytes} bytes at {space} address {address}, which can only be read"
-    allowed = "writing global memory that is not read-only, shared and local memory"
-    instead = "write to a tensor that may be written"
+    allowed = "writes to global, shared and local memory"
+    instead = "write to a tensor, or to memory of the block or thread"
 
 
 class StrongAccessError(MemoryAccessError):

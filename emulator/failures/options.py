@@ -20,20 +20,28 @@ class OptionError(CallError):
     instead = "another value, or leave {name} out"
 
 
-class PathAsTextError(CallError):
-    """The path of a file as a string, where its text is meant to be."""
+class PtxSourceError(CallError, TypeError):
+    """Something else than PTX text or its path: the path as a string, bytes, machine code."""
 
-    found = "the PTX text is {found_value}, which is the name of a file"
-    allowed = "the text of a module, or its path as a pathlib.Path"
-    instead = "load(Path({found_value}))"
+    found = "the PTX is {found_value}"
+    allowed = "the text of a module as a str, or its path as a pathlib.Path"
+    instead = "{rewrite}"
 
 
 class SizesError(CallError):
     """Sizes that are none."""
 
     found = "{name} is {found_value}"
-    allowed = "whole numbers: for grid, block and cluster up to three, x, y, z"
-    instead = "{name}=1"
+    allowed = "{expected}"
+    instead = "{name}={rewrite}"
+
+
+class ArgumentsError(CallError, TypeError):
+    """Arguments that are no list of values."""
+
+    found = "args is {found_value}"
+    allowed = "a list or a tuple with a value for each parameter of the kernel"
+    instead = "args=[x, ...]"
 
 
 class ArgumentCountError(CallError):
@@ -47,11 +55,9 @@ class ArgumentCountError(CallError):
 class KernelArgumentError(CallError, TypeError):
     """An argument that cannot be the value of its parameter."""
 
-    found = (
-        "argument {index} of {kernel} is {found_value}, for the parameter {name} of {nbytes} bytes"
-    )
+    found = "argument {index} of {kernel} is {found_value}; the parameter {name} is {declared}"
     allowed = "{expected}"
-    instead = "a CPU tensor for a pointer, a number for a scalar, bytes for a struct"
+    instead = "{rewrite}"
 
 
 class BlockSizeError(CallError):

@@ -37,7 +37,10 @@ class MbarrierPlaceError(SynchronisationError):
 
     found = "{who}: an mbarrier at the shared address {address} of {owner}"
     allowed = "multiples of 8 from {start} up to, and without, {stop}"
-    instead = "align the mbarriers to 8 bytes, in shared memory that was asked for"
+    instead = (
+        ".align 8 where the mbarrier is declared; where it lies in dynamic shared memory, ask for"
+        " more of that at the launch: a block's shared memory ends at {stop}"
+    )
 
 
 class NoMbarrierError(SynchronisationError):
@@ -245,3 +248,11 @@ class RegisterTakeError(SynchronisationError):
     found = "{who}: setmaxnreg.inc to {count} registers; the warp has {own} a thread"
     allowed = "numbers from {own}"
     instead = "setmaxnreg.dec, or another number; blocks with more threads have fewer registers"
+
+
+class WarpgroupRegistersError(SynchronisationError):
+    """Warps of one warpgroup that do not execute setmaxnreg alike."""
+
+    found = "{warp} {does}, where {other} of the same warpgroup executes {other_does}"
+    allowed = "as many setmaxnreg in each of the four warps of a warpgroup, .dec and .inc alike"
+    instead = "the same setmaxnreg in the branches of all warps of the warpgroup"

@@ -64,6 +64,27 @@ def extent(tensor: torch.Tensor) -> tuple[int, int]:
     return (address, nbytes) if skipped + nbytes <= tensor.untyped_storage().nbytes() else (0, 0)
 
 
+def cpu_tensor(value: object, what: str) -> torch.Tensor:
+    """Return a tensor whose memory kernels can touch, without its history.
+
+    Args:
+        value: what should be one.
+        what: begins the message: ``argument 0 is``.
+
+    Raises:
+        NotACpuTensorError: for anything but a CPU tensor with strides.
+    """
+    import torch
+
+    if not (
+        isinstance(value, torch.Tensor)
+        and value.device.type == "cpu"
+        and value.layout == torch.strided
+    ):
+        raise NotACpuTensorError(what=what, found_value=_described(value))
+    return value.detach()
+
+
 class CudaTensor:
     """A CPU tensor as DLPack's consumers see one on a CUDA device.
 
@@ -79,15 +100,7 @@ class CudaTensor:
         Raises:
             NotACpuTensorError: for anything but a CPU tensor with strides.
         """
-        import torch
-
-        if not (
-            isinstance(tensor, torch.Tensor)
-            and tensor.device.type == "cpu"
-            and tensor.layout == torch.strided
-        ):
-            raise NotACpuTensorError(found_value=_described(tensor))
-        self.cpu = tensor.detach()
+        self.cpu = cpu_tensor(tensor, "device.tensor was given")
 
     @property
     def device(self) -> torch.device:

@@ -65,6 +65,7 @@ class Device:
         check: Iterable[str] = CHECKS,
         workers: int = 1,
         sms: int | None = None,
+        max_instructions: int | None = None,
         edit_ptx: Callable[[str], str] | None = None,
         execute: Callable[[Launch], Run | None] | None = None,
     ) -> None:
@@ -80,6 +81,8 @@ class Device:
             workers: threads that run clusters side by side.
             sms: number of streaming multiprocessors that host code is told of, and of blocks that
                 are resident at once; without it the architecture's.
+            max_instructions: of all warps of a launch, after which it is given up, see
+                `Kernel.run`; no limit without it.
             edit_ptx: makes the text that is run of the text that was compiled; called once for
                 each text.
             execute: runs a launch to its end in the emulator's place; what it raises, the caller
@@ -94,7 +97,8 @@ class Device:
         self.architecture: Architecture = row if sms is None else replace(row, sms=_counted(sms))
         self.allocations = Allocations()
         self.launches: list[Launch] = []
-        self._options = Options.of(schedule, seed, check, workers, self.architecture.sms)
+        sms = self.architecture.sms
+        self._options = Options.of(schedule, seed, check, workers, sms, max_instructions)
         self._execute = execute or self._run
         self._edit = functools.lru_cache(maxsize=64)(edit_ptx) if edit_ptx else None
         self._installation: Installation | None = None

@@ -116,9 +116,9 @@ class TensorPresentationError(EmulationError):
 class NotACpuTensorError(TensorPresentationError, TypeError):
     """Something else than a CPU tensor with strides."""
 
-    found = "{found_value} was given to device.tensor"
+    found = "{what} {found_value}"
     allowed = "a torch.Tensor in CPU memory, with strides"
-    instead = "device.tensor(t.cpu())"
+    instead = "t.cpu() in place of t, or t.to_dense().cpu() of a sparse one"
 
 
 class UnregisteredTensorError(TensorPresentationError, ValueError):
@@ -138,7 +138,7 @@ class LaunchShapeError(LaunchError, ValueError):
 
     found = "the launch of {entry} has {found_value}"
     allowed = "{wanted}"
-    instead = "other launch arguments"
+    instead = "{rewrite}"
 
 
 class WrongTargetError(LaunchError, RuntimeError):

@@ -131,43 +131,76 @@ class Launch:
             raise WrongTargetError(
                 entry=self.entry, target=self.signature.target, device=device.name
             )
-        for holds, found, wanted in _rules(self, device):
-            if not holds:
-                raise LaunchShapeError(entry=self.entry, found_value=found, wanted=wanted)
+        for rule in _rules(self, device):
+            if not rule.holds:
+                raise LaunchShapeError(
+                    entry=self.entry,
+                    found_value=rule.found,
+                    wanted=rule.wanted,
+                    rewrite=rule.rewrite,
+                )
 
 
-def _rules(launch: Launch, device: Architecture) -> tuple[tuple[bool, str, str], ...]:
-    """Conditions in the order in which they are told: does it hold, what is there, what may be."""
+@dataclass(frozen=True)
+class _Rule:
+    """Whether a launch keeps a limit; what it has, what may be, and what to write instead."""
+
+    holds: bool
+    found: str
+    wanted: str
+    rewrite: str
+
+
+def _rules(launch: Launch, device: Architecture) -> tuple[_Rule, ...]:
+    """Return the rules in the order in which they are told."""
     grid, block, cluster = launch.grid, launch.block, launch.cluster
-    shared = launch.shared_memory + launch.signature.static_shared_memory
+    static = launch.signature.static_shared_memory
+    shared, room = launch.shared_memory + static, device.max_shared_memory - static
+    pairs = tuple(zip(grid, cluster, strict=True))
+    whole = tuple(-(-g // max(c, 1)) * c for g, c in pairs)
     return (
-        (_within(grid, device.max_grid), f"grid {grid}", f"from 1 to {device.max_grid}"),
-        (
+        _Rule(
+            _within(grid, device.max_grid),
+            f"grid {grid}",
+            f"from (1, 1, 1) to {device.max_grid}",
+            "at least one block along each axis, and the most of them along x",
+        ),
+        _Rule(
             math.prod(grid) <= MOST_BLOCKS,
             f"{math.prod(grid)} blocks in the grid",
             f"at most {MOST_BLOCKS} of them in the emulator",
+            "fewer blocks, each with a loop over its share of the work",
         ),
-        (_within(block, device.max_block), f"block {block}", f"from 1 to {device.max_block}"),
-        (
+        _Rule(
+            _within(block, device.max_block),
+            f"block {block}",
+            f"from (1, 1, 1) to {device.max_block}",
+            "smaller blocks, and more of them in the grid",
+        ),
+        _Rule(
             math.prod(block) <= device.max_threads,
             f"{math.prod(block)} threads in a block",
             f"at most {device.max_threads}",
+            "smaller blocks, and more of them in the grid",
         ),
-        (
+        _Rule(
             _within(cluster, (device.max_cluster,) * 3)
             and math.prod(cluster) <= device.max_cluster,
             f"cluster {cluster}",
-            f"at most {device.max_cluster} blocks",
+            f"from 1 to {device.max_cluster} blocks",
+            f"cluster={device.max_cluster} or less",
         ),
-        (
-            all(g % c == 0 for g, c in zip(grid, cluster, strict=True) if c > 0),
+        _Rule(
+            all(g % c == 0 for g, c in pairs if c > 0),
             f"grid {grid} and cluster {cluster}",
             "a grid that is a multiple of the cluster along each axis",
+            f"grid={whole}, with blocks that find nothing to do",
         ),
-        (
+        _Rule(
             shared <= device.max_shared_memory,
-            f"{shared} bytes of shared memory",
-            f"at most {device.max_shared_memory}",
+            f"{shared} bytes of shared memory, {static} of them the kernel's own",
+            f"at most {device.max_shared_memory} for a block",
+            f"shared_memory={room} or less" if room >= 0 else "smaller .shared variables",
         ),
     )
 

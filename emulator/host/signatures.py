@@ -35,11 +35,29 @@ _SHARED: Final = re.compile(
 
 @dataclass(frozen=True)
 class Slot:
-    """The place of one parameter: its name, size and alignment in bytes."""
+    """The place of one parameter.
+
+    Attributes:
+        name: as the PTX has it.
+        nbytes: its size.
+        alignment: in bytes, too.
+        type: of its elements as it is declared, such as ``u32``; bytes where nothing is said.
+    """
 
     name: str
     nbytes: int
     alignment: int
+    type: str = "b8"
+
+    @property
+    def elements(self) -> int:
+        """How many elements it has: more than one where it is an array."""
+        return 8 * self.nbytes // int(self.type[1:])
+
+    @property
+    def declared(self) -> str:
+        """Its type as it is declared: ``.u32``, ``.b8[128]``."""
+        return f".{self.type}" + (f"[{self.elements}]" if self.elements > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -90,7 +108,7 @@ def _slot(entry: str, text: str) -> Slot:
     if match is None:
         raise UnreadableParametersError(entry=entry, text=text.strip())
     nbytes = _nbytes(match)
-    return Slot(match["name"], nbytes, int(match["align"] or _element(match)))
+    return Slot(match["name"], nbytes, int(match["align"] or _element(match)), match["type"])
 
 
 def _element(match: re.Match[str]) -> int:

@@ -31,7 +31,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Final
 
-from flexfa4.config import CACHE_DIR, PARTIAL_CORE, XDG_CACHE_HOME
+from flexfa4.config import PARTIAL_CORE, cache_folder
 from flexfa4.emulator.failures.build import BuildError, CacheFolderError
 from flexfa4.emulator.native.compiler import Compiler, find_compiler
 
@@ -51,17 +51,12 @@ def built_library() -> Path:
         BuildError: a source does not compile.
         CacheFolderError: the cache folder cannot be written.
     """
-    return Build(find_compiler(), cache_folder(), partial=PARTIAL_CORE.flag()).library()
+    return Build(find_compiler(), core_folder(), partial=PARTIAL_CORE.flag()).library()
 
 
-def cache_folder() -> Path:
+def core_folder() -> Path:
     """Return the folder of compiled files; it need not exist."""
-    if chosen := CACHE_DIR.text():
-        return Path(chosen) / "emulator"
-    if base := XDG_CACHE_HOME.text():
-        return Path(base) / "flexfa4" / "emulator"
-    apple = sys.platform == "darwin"
-    return Path.home() / ("Library/Caches" if apple else ".cache") / "flexfa4" / "emulator"
+    return cache_folder() / "emulator"
 
 
 class Build:
@@ -96,6 +91,11 @@ class Build:
         self.options = (*compiler.options, *extra_options)
         self.partial = partial
         self.left_out: list[Path] = []
+
+    def built(self) -> Path | None:
+        """Return the path of the library if it is there, without building it."""
+        library = self._library(self._objects().values())
+        return library if library.is_file() else None
 
     def library(self) -> Path:
         """Return the path of the library, built if it is not there.
@@ -285,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--partial", action="store_true", help="leave out what does not compile")
     options = parser.parse_args(arguments)
     extra = ("-Werror",) if options.strict else ()
-    build = Build(find_compiler(), cache_folder(), extra_options=extra, partial=options.partial)
+    build = Build(find_compiler(), core_folder(), extra_options=extra, partial=options.partial)
     try:
         print(build.library())
     except BuildError as error:

@@ -11,10 +11,10 @@
 //     list of (text name, u64 number): matrix products
 //     list of (text name, u64 number): traffic
 //     list of text: printed
-#include <cstring>
 #include <exception>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "machine/failure.hpp"
@@ -40,11 +40,13 @@ struct Launch {
   uint32_t schedule, sms, workers, races, uninitialised;
   uint32_t parameter_count;  // bytes
   uint32_t range_count;
-  uint32_t unused;
+  uint32_t unused;  // keeps what follows aligned
   uint64_t seed;
+  uint64_t max_instructions;  // the greatest number for no limit
   const std::byte* parameters;
   const GlobalMemory::Range* ranges;
 };
+static_assert(sizeof(Launch) == 112, "library.py has the same structure");
 static_assert(sizeof(GlobalMemory::Range) == 24, "library.py has the same structure");
 
 struct Run {
@@ -74,6 +76,7 @@ struct Run {
     options.seed = launch.seed;
     options.sms = launch.sms;
     options.workers = launch.workers;
+    options.max_instructions = launch.max_instructions;
     options.races = launch.races != 0;
     options.uninitialised = launch.uninitialised != 0;
     return options;
@@ -160,6 +163,7 @@ EXPORTED Run* flexfa4_prepare(const Program* program, const Launch* launch, Repo
   return run.release();
 }
 
+// Run a launch; the report has what it did, also where it failed.
 EXPORTED Report* flexfa4_run(Run* run) {
   Writer out;
   attempt(out, [&] { run->machine.run(); });
@@ -182,6 +186,7 @@ EXPORTED Report* flexfa4_bind(const std::byte* data, size_t size) {
   return report(out);
 }
 
+// The bytes of a report, which live as long as it does.
 EXPORTED const std::byte* flexfa4_report(const Report* reported, size_t* size) {
   *size = reported->bytes.size();
   return reported->bytes.data();

@@ -40,11 +40,11 @@ class _Range(ctypes.Structure):
         ("start", ctypes.c_uint64),
         ("stop", ctypes.c_uint64),
         ("name", ctypes.c_uint32),
-        ("writable", ctypes.c_bool),
     )
 
 
 _Sizes: Final = ctypes.c_uint32 * 3
+_NO_LIMIT: Final = 2**64 - 1
 
 
 class _Launch(ctypes.Structure):
@@ -66,6 +66,7 @@ class _Launch(ctypes.Structure):
         ("range_count", ctypes.c_uint32),
         ("unused", ctypes.c_uint32),
         ("seed", ctypes.c_uint64),
+        ("max_instructions", ctypes.c_uint64),
         ("parameters", ctypes.c_char_p),
         ("ranges", ctypes.POINTER(_Range)),
     )
@@ -174,7 +175,7 @@ class Program:
             EmulationError: what went wrong in the kernel.
         """
         ranges = (_Range * len(allocations))(
-            *(_Range(a.start, a.stop, number, True) for number, a in enumerate(allocations))
+            *(_Range(a.start, a.stop, number) for number, a in enumerate(allocations))
         )
         launch = _Launch(
             grid=_Sizes(*shape.grid),
@@ -191,6 +192,7 @@ class Program:
             parameter_count=len(parameters),
             range_count=len(allocations),
             seed=options.seed,
+            max_instructions=options.max_instructions or _NO_LIMIT,
             parameters=parameters,
             ranges=ranges,
         )

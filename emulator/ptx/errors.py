@@ -42,6 +42,14 @@ class SyntaxMistakeError(PtxError):
     instead = "compare the line with the PTX ISA, or report it if a compiler wrote it"
 
 
+class MissingMarkError(PtxError):
+    """A line that ends where something has to follow: most often, its semicolon."""
+
+    found = "{expected} is missing behind `{before}`"
+    allowed = "a semicolon at the end of every instruction and declaration"
+    instead = "put a semicolon there, if nothing else was forgotten"
+
+
 class DirectiveError(PtxError):
     """A directive that the reader does not know."""
 
@@ -90,15 +98,15 @@ class HeaderError(PtxError):
 
     found = "the text has no {directive} before its first declaration"
     allowed = ".version, .target and .address_size at the start, in this order"
-    instead = "pass the whole file that the compiler wrote"
+    instead = "pass the whole PTX file that the compiler wrote, not CUDA C++ or machine code"
 
 
 class MissingKernelError(PtxError):
     """A kernel that the module does not have."""
 
-    found = "the module has no kernel named {name!r}"
+    found = "{problem}"
     allowed = "{names}"
-    instead = "choose one of these names"
+    instead = "{rewrite}"
 
 
 # ---- names --------------------------------------------------------------------------------------
@@ -208,4 +216,4 @@ class ImmediateError(PtxError):
 
     found = "`{number}` does not fit {what}"
     allowed = "{expected}"
-    instead = "write a number in this range"
+    instead = "write a number of this form and within its range"

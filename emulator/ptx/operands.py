@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flexfa4.emulator.ptx.errors import PtxError
 from flexfa4.emulator.ptx.scanner import NUMBER, WORD, Cursor, Token
 
 
@@ -75,6 +76,9 @@ def read_operands(cursor: Cursor) -> list[Written]:
     operands: list[Written] = []
     if cursor.accept(";"):
         return operands
+    if cursor.token.text == "}":
+        raise cursor.mistake("an instruction", "`;`")
+    start = cursor.position
     while True:
         operands.append(_read_operand(cursor, paired=False))
         while cursor.accept("|"):
@@ -82,7 +86,16 @@ def read_operands(cursor: Cursor) -> list[Written]:
         if cursor.accept(";"):
             return operands
         if not cursor.accept(","):
-            raise cursor.mistake("an instruction", "`,` or `;`")
+            raise _unended(cursor, start)
+
+
+def _unended(cursor: Cursor, start: int) -> PtxError:
+    """Return the error of operands that neither a comma nor a semicolon follows."""
+    opcode, first = cursor.tokens[max(start - 1, 0)], cursor.tokens[start]
+    if cursor.position == start + 1 and cursor.line(opcode) < cursor.line(first):
+        cursor.position = start  # what was taken for an operand is the next instruction
+        return cursor.mistake("an instruction", "`;`")
+    return cursor.mistake("an instruction", "`,` or `;`")
 
 
 def _read_operand(cursor: Cursor, paired: bool) -> Written:

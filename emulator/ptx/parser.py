@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from flexfa4.emulator.errors import Place
 from flexfa4.emulator.ptx.architectures import ALL, NEWEST, OLDEST
 from flexfa4.emulator.ptx.binding import Binder
 from flexfa4.emulator.ptx.declarations import SPACES, Layout, read_declaration
@@ -47,6 +48,16 @@ from flexfa4.emulator.ptx.types import REGISTER_TYPES, TYPES
 _LINKING = (".visible", ".extern", ".weak", ".common")
 
 
+def _generation(target: str) -> int:
+    """Return the number in the name of an architecture."""
+    return int("".join(filter(str.isdecimal, target)) or 0)
+
+
+def _nearest_target(target: str) -> str:
+    """Return the architecture that is emulated and nearest to another one."""
+    return min(ALL, key=lambda known: abs(_generation(known) - _generation(target)))
+
+
 def parse(text: str, target: str | None = None) -> Module:
     """Read a PTX module.
 
@@ -60,6 +71,9 @@ def parse(text: str, target: str | None = None) -> Module:
     Raises:
         PtxError: the text cannot be read; the message quotes the line.
     """
+    if ".version" not in text:  # before its characters are looked at: it may be anything
+        first = text.partition("\n")[0]
+        raise HeaderError(where=Place(1, first), directive=".version")
     return _ModuleReader(Cursor(text), target).read()
 
 
@@ -159,8 +173,8 @@ class _ModuleReader:
             raise TargetError(
                 where=self.cursor.place(name),
                 target=name.text,
-                targets=", ".join(sorted(wanted if one else ALL)),
-                example=self.wanted if one else max(ALL),
+                targets=", ".join(sorted(wanted if one else ALL, key=_generation)),
+                example=self.wanted if one else _nearest_target(name.text),
             )
         self.target = name.text
         while self.cursor.accept(","):  # `debug`, `texmode_independent`

@@ -285,9 +285,20 @@ class Module:
         if name is None and len(self.kernels) == 1:
             return next(iter(self.kernels.values()))
         if name is None or name not in self.kernels:
-            names = ", ".join(self.kernels) or "none; it has no kernel at all"
-            raise MissingKernelError(name=name, names=names)
+            raise MissingKernelError(
+                problem=self._without(name),
+                names=", ".join(self.kernels) or "a module with at least one .entry",
+                rewrite=f'kernel="{next(iter(self.kernels))}"' if self.kernels else "such a module",
+            )
         return self.kernels[name]
+
+    def _without(self, name: str | None) -> str:
+        """Say why no kernel can be returned for a name."""
+        if not self.kernels:
+            return "the module has no kernel"
+        if name is None:
+            return f"the module has {len(self.kernels)} kernels, and none of them was chosen"
+        return f"the module has no kernel named {name!r}"
 
     def place(self, line: int) -> Place:
         """Return a line of the text, for a message."""

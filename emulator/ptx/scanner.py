@@ -13,7 +13,13 @@ import re
 from dataclasses import dataclass, field
 
 from flexfa4.emulator.errors import Place
-from flexfa4.emulator.ptx.errors import CharacterError, SyntaxMistakeError, TruncatedError
+from flexfa4.emulator.ptx.errors import (
+    CharacterError,
+    MissingMarkError,
+    PtxError,
+    SyntaxMistakeError,
+    TruncatedError,
+)
 
 WORD, DIRECTIVE, NUMBER, STRING, MARK, END = "word", "directive", "number", "string", "mark", "end"
 
@@ -142,13 +148,15 @@ class Cursor:
         self.position += 1
         return token
 
-    def mistake(self, construct: str, expected: str) -> SyntaxMistakeError | TruncatedError:
+    def mistake(self, construct: str, expected: str) -> PtxError:
         """Return the error that the next token makes inside a construct."""
-        token = self.token
+        token, last = self.token, self.tokens[max(self.position - 1, 0)]
         if token.kind == END:
-            last = self.tokens[max(self.position - 1, 0)]
             where = self.place(last)
             return TruncatedError(where=where, construct=construct, expected=expected)
+        if "`;`" in expected and self.line(last) < self.line(token):
+            where = self.source.place(last.offset + len(last.text))
+            return MissingMarkError(where=where, before=last.text, expected=expected)
         return SyntaxMistakeError(where=self.place(token), token=token.text, expected=expected)
 
     def place(self, token: Token) -> Place:

@@ -14,6 +14,8 @@ What this module deliberately does not do: say how an instruction is executed.
 
 from __future__ import annotations
 
+import itertools
+
 from flexfa4.emulator.ptx.architectures import ALL, BLACKWELL
 from flexfa4.emulator.ptx.forms import Form, Reader, Row, form_of
 from flexfa4.emulator.ptx.matrix_rows import MATRIX_ROWS
@@ -55,6 +57,12 @@ _REDUCED_IN_BULK = (
 def _held(kind: str) -> str:
     """The type of an operand of cvt: registers may be wider, but for bf16."""
     return kind if kind == "bf16" else f"{kind}+"
+
+
+def _holds(to: str, of: str) -> bool:
+    """Whether one type of integers has all numbers of another; `cvt` has no ``.sat`` then."""
+    bits, source = int(to[1:]), int(of[1:])
+    return bits >= source if to[0] == of[0] else of[0] == "u" and bits > source
 
 
 _ROWS: tuple[Row, ...] = (
@@ -167,13 +175,18 @@ _ROWS: tuple[Row, ...] = (
     ("mov", ".bits", "d=bits, {a}:bits"),
     ("mov", ".b128", "{d}=b128, a:b128"),
     ("mov", ".b128", "d=b128, {a}:b128"),
-    ("cvt", "{.sat}.to_int.from_int", "d=to_int+, a:from_int+ or special"),
+    ("cvt", ".to_int.from_int", "d=to_int+, a:from_int+ or special"),
+    *(
+        ("cvt", f".sat.{to}.{of}", f"d={to}+, a:{of}+ or special")
+        for to, of in itertools.product(SLOTS["to_int"].values, SLOTS["from_int"].values)
+        if not _holds(to, of)
+    ),
     ("cvt", ".rnd{.sat}.to_float.from_int", "d=to_float+, a:from_int+"),
-    ("cvt", ".rnd.bf16.from_int", "d=bf16, a:from_int+"),
+    ("cvt", ".rnd.bf16.int", "d=bf16, a:int+"),
     ("cvt", ".to_nearest_int{.ftz}{.sat}.to_int.f32", "d=to_int+, a:f32+"),
     ("cvt", ".to_nearest_int{.sat}.to_int.f16", "d=to_int+, a:f16+"),
     ("cvt", ".to_nearest_int{.sat}.to_int.f64", "d=to_int+, a:f64"),
-    ("cvt", ".to_nearest_int{.sat}.to_int.bf16", "d=to_int+, a:bf16"),
+    ("cvt", ".to_nearest_int.int.bf16", "d=int+, a:bf16"),
     *(
         ("cvt", f"{rounding}.{to}.{of}", f"d={_held(to)}, a:{_held(of)}")
         for rounding, pairs in (

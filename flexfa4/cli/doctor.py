@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flexfa4.emulator.failures.build import MissingCompilerError
+from flexfa4.emulator.native.build import Build, core_folder
 from flexfa4.emulator.native.compiler import find_compiler
 
 # Compute capability of a GPU -> the architecture that its kernels are compiled for.
@@ -84,10 +85,13 @@ def describe_gpu(name: str, product: str, capability: tuple[int, int]) -> Findin
 
 def _emulator() -> Finding:
     try:
-        version = find_compiler().version
+        compiler = find_compiler()
     except MissingCompilerError as error:
         return Finding("emulator", False, "no C++ compiler", error.instead)
-    return Finding("emulator", True, version.splitlines()[0], "compiles its core at first use")
+    built = Build(compiler, core_folder()).built()
+    core = "compiles its core at first use, into" if built is None else "its core is built:"
+    note = f"{core} {built or core_folder()}"
+    return Finding("emulator", True, compiler.version.splitlines()[0], note)
 
 
 def _cute() -> Finding:
@@ -117,7 +121,7 @@ def show(findings: list[Finding], console: Console) -> None:
     table.add_column("")
     table.add_column("usable")
     table.add_column("found")
-    table.add_column("note")
+    table.add_column("note", overflow="fold")  # paths are shown whole
     words = {True: "[green]yes[/]", False: "[yellow]no[/]", None: ""}
     for finding in findings:
         table.add_row(

@@ -17,8 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from flexfa4 import emulator
+from flexfa4.emulator.failures.build import CoreBuildError
 from flexfa4.emulator.failures.options import CallError
-from flexfa4.emulator.host.errors import LaunchError
+from flexfa4.emulator.host.errors import LaunchError, TensorPresentationError
 from flexfa4.emulator.options import CHECKS, SCHEDULES
 from flexfa4.emulator.ptx.errors import PtxError
 from flexfa4.errors import ArgumentError
@@ -33,9 +34,12 @@ torch.load.  The file comes before --args:
 
   flexfa4 emulate kernel.ptx --grid 8 --block 128 --args random:f32:1024 zeros:f32:1024 1024
 
-Exit codes: 0 it ran, 1 something is wrong in the kernel, 2 in the command, the launch or the PTX.
+Exit codes: 0 it ran, 1 something is wrong in the kernel, 2 in the command, the launch, the PTX or
+this machine.
 """
 KERNEL_FAILED, USER_ERROR = 1, 2  # exit codes
+# what is wrong before the kernel begins
+OUTSIDE = (CallError, CoreBuildError, LaunchError, PtxError, TensorPresentationError)
 SHOWN_OPCODES = 20
 
 DTYPES: Final[Mapping[str, torch.dtype]] = {
@@ -117,6 +121,12 @@ def add_to(commands: Any) -> None:
         help="blocks that are resident at once (one for each multiprocessor)",
     )
     command.add_argument(
+        "--max-instructions",
+        type=int,
+        metavar="N",
+        help="give up after so many, for loops that never end (no limit)",
+    )
+    command.add_argument(
         "--save",
         type=Path,
         metavar="FILE",
@@ -140,11 +150,13 @@ def sizes(text: str) -> tuple[int, ...]:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
+    if options.save is not None:
+        _check_folder_of(options.save)
     torch.manual_seed(options.seed)
     args = [argument(text) for text in options.args]
     console = Console()
     try:
-        kernel = emulator.load(_read(options.ptx), options.kernel)
+        kernel = _loaded(options.ptx, options.kernel)
         done = kernel.run(
             grid=options.grid,
             block=options.block,
@@ -156,13 +168,13 @@ def run(options: argparse.Namespace) -> int:
             check=options.check,
             workers=options.workers,
             sms=options.sms,
+            max_instructions=options.max_instructions,
         )
     except emulator.EmulationError as error:
         if error.run is not None:
             sys.stdout.write("".join(error.run.printed))
         print(f"flexfa4: {error}", file=sys.stderr)
-        mistaken = isinstance(error, (CallError, LaunchError, PtxError))
-        return USER_ERROR if mistaken else KERNEL_FAILED
+        return USER_ERROR if isinstance(error, OUTSIDE) else KERNEL_FAILED
     sys.stdout.write("".join(done.printed))
     show(kernel.name, done, console, None if options.all else SHOWN_OPCODES)
     if options.save is not None:
@@ -197,16 +209,29 @@ def argument(text: str) -> Any:
         ) from None
 
 
-def _read(path: Path) -> str:
+def _loaded(path: Path, name: str | None) -> emulator.Kernel:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return emulator.load(path, name)
+    except emulator.EmulationError:  # some of which are OSErrors, too
+        raise
+    except OSError as error:
         raise ArgumentError(
             name="ptx",
             found_value=str(path),
             expected="a file with PTX text",
-            rewrite=f"another path: {error}",
+            rewrite=f"another path: {error.strerror}",
         ) from None
+
+
+def _check_folder_of(path: Path) -> None:
+    """Refuse a file that cannot be written, before anything runs."""
+    if not path.parent.is_dir():
+        raise ArgumentError(
+            name="--save",
+            found_value=str(path),
+            expected="a file in a folder that is there",
+            rewrite=f"mkdir -p {path.parent}",
+        )
 
 
 def show(name: str, run: emulator.Run, console: Console, shown: int | None) -> None:

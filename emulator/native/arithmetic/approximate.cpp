@@ -3,12 +3,13 @@
 // Error model.  Hardware approximates within bounds that the PTX ISA gives (2 ulp for ex2, 1 ulp
 // for rcp, 2^-11 for tanh, ...), and differs between architectures.  Here the result is the exact
 // value rounded to nearest, in f64 first: never further off than hardware may be, and the same
-// everywhere. So bits differ from a GPU's, within those bounds.  What the PTX ISA fixes holds
+// everywhere.  So bits differ from a GPU's, within those bounds.  What the PTX ISA fixes holds
 // exactly: values at zeros, infinities and NaN, and flushing of subnormal numbers.
 //
 // Deliberately leaves div.approx and div.full to float32.cpp.
 #include <limits>
 
+#include "arithmetic/dispatch.hpp"
 #include "arithmetic/elementary.hpp"
 #include "arithmetic/packed_loops.hpp"
 #include "arithmetic/rounding.hpp"
@@ -59,13 +60,10 @@ struct OfF32 {
 
 template <class Function, class Format, bool FTZ>
 struct OfHalf {
-  static uint16_t flush_bits(uint16_t bits) {
-    constexpr uint32_t EXPONENT = ((1u << Format::EXPONENT) - 1) << Format::MANTISSA;
-    return FTZ && (bits & EXPONENT) == 0 ? bits & SIGN_OF<Format> : bits;
-  }
+  static uint16_t flushed(uint16_t bits) { return FTZ ? flush_bits<Format>(bits) : bits; }
   uint16_t operator()(uint16_t bits) const {
-    const double result = Function::compute(widen<Format>(flush_bits(bits)));
-    return flush_bits(uint16_t(narrow<Format>(round_to_odd(result, 0))));
+    const double result = Function::compute(widen<Format>(flushed(bits)));
+    return flushed(uint16_t(narrow<Format>(round_to_odd(result, 0))));
   }
 };
 
@@ -89,7 +87,7 @@ template <class Function>
 Binding bind_function(const Operation& op) {
   const Type& type = op.type("d");
   if (type.is("f32")) return bind_f32<Function>(op);
-  (void)op.has("approx");
+  op.implied({"approx"});  // there is no exact form
   return with_flag(op.has("ftz"), [&](auto ftz) {
     if (type.is("f16") || type.is("f16x2")) return bind_half<Function, F16, ftz()>(op);
     return bind_half<Function, BF16, ftz()>(op);
@@ -115,7 +113,7 @@ struct OfUpperHalf {
 template <class Function>
 Binding bind_reciprocal(const Operation& op) {
   if (!op.type("d").is("f64") || !op.has("approx")) return bind_f32<Function>(op);
-  (void)op.has("ftz");  // there is no form without it
+  op.implied({"ftz"});  // there is no form without it
   return {lanewise<OfUpperHalf<Function>, double, double>};
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "arithmetic/dispatch.hpp"
 #include "arithmetic/lane_loops.hpp"
 
 namespace emu {
@@ -13,9 +14,6 @@ namespace emu {
 namespace {
 
 constexpr uint32_t NOT_FOUND = 0xFFFF'FFFF;
-
-template <class U>
-constexpr uint32_t BITS = 8 * sizeof(U);
 
 // The `length` lowest bits; all from the size of the register on.
 template <class U>
@@ -149,11 +147,10 @@ Binding bind_bits(const Operation& op) {
 }
 
 Binding bind_bfind(const Operation& op) {
-  const bool shift = op.has("shiftamt");
-  return choose<uint32_t, int32_t, uint64_t, int64_t>(op.type("a"), [shift](auto t) {
-    using T = decltype(t);
-    return Binding{shift ? lanewise<Bfind<true>, uint32_t, T>
-                         : lanewise<Bfind<false>, uint32_t, T>};
+  return choose<uint32_t, int32_t, uint64_t, int64_t>(op.type("a"), [&](auto t) {
+    return with_flag(op.has("shiftamt"), [](auto shift) {
+      return Binding{lanewise<Bfind<shift()>, uint32_t, decltype(t)>};
+    });
   });
 }
 
@@ -176,16 +173,17 @@ Binding bind_bfi(const Operation& op) {
 }
 
 Binding bind_bmsk(const Operation& op) {
-  return {op.get("wrap") == "clamp" ? lanewise<Bmsk<true>, uint32_t, uint32_t, uint32_t>
-                                    : lanewise<Bmsk<false>, uint32_t, uint32_t, uint32_t>};
+  return with_flag(op.get("wrap") == "clamp", [](auto clamp) {
+    return Binding{lanewise<Bmsk<clamp()>, uint32_t, uint32_t, uint32_t>};
+  });
 }
 
 Binding bind_szext(const Operation& op) {
-  const bool clamp = op.get("wrap") == "clamp";
-  return choose<uint32_t, int32_t>(op.type("d"), [clamp](auto t) {
-    using T = decltype(t);
-    return Binding{clamp ? lanewise<Szext<true>, T, T, uint32_t>
-                         : lanewise<Szext<false>, T, T, uint32_t>};
+  return choose<uint32_t, int32_t>(op.type("d"), [&](auto t) {
+    return with_flag(op.get("wrap") == "clamp", [](auto clamp) {
+      using T = decltype(t);
+      return Binding{lanewise<Szext<clamp()>, T, T, uint32_t>};
+    });
   });
 }
 

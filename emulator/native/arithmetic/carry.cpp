@@ -3,6 +3,7 @@
 //
 // Each lane has one flag, CC.CF.  Additions leave the carry out of the highest bit in it,
 // subtractions the borrow; carries do not depend on the sign of a type, high halves of products do.
+#include "arithmetic/dispatch.hpp"
 #include "arithmetic/lane_loops.hpp"
 #include "machine/warp.hpp"
 
@@ -49,7 +50,7 @@ struct MadHigh {
   template <class T>
   bool operator()(bool carry, Unsigned<T>* d, T a, T b, T c) const {
     using U = Unsigned<T>;
-    return add<U>(U(Wide<T>(a) * Wide<T>(b) >> 8 * sizeof(T)), U(c), carry, d);
+    return add<U>(U(Wide<T>(a) * Wide<T>(b) >> BITS<T>), U(c), carry, d);
   }
 };
 
@@ -81,31 +82,31 @@ template <class Op, bool READS>
 Binding bind_sum(const Operation& op) {
   const Type& type = op.type("d");
   if (type.kind != Kind::Integer) return {};
-  const bool writes = op.has("cc");
-  if (!READS && !writes) return {};
-  return choose_size<uint32_t, uint64_t>(type.bits, [writes](auto t) {
-    using T = decltype(t);
-    return Binding{writes ? with_carry<Op, READS, true, T, T>
-                          : with_carry<Op, READS, false, T, T>};
+  if (!READS && !op.has("cc")) return {};  // integer.cpp has it
+  return choose_size<uint32_t, uint64_t>(type.bits, [&](auto t) {
+    return with_flag(op.has("cc"), [](auto writes) {
+      using T = decltype(t);
+      return Binding{with_carry<Op, READS, writes(), T, T>};
+    });
   });
 }
 
 template <class Op, bool READS>
-Binding bind_product(const Operation& op, bool writes) {
-  return choose<uint32_t, uint64_t, int32_t, int64_t>(op.type("d"), [writes](auto t) {
-    using T = decltype(t);
-    return Binding{writes ? with_carry<Op, READS, true, T, T, T>
-                          : with_carry<Op, READS, false, T, T, T>};
+Binding bind_product(const Operation& op) {
+  return choose<uint32_t, uint64_t, int32_t, int64_t>(op.type("d"), [&](auto t) {
+    return with_flag(op.has("cc"), [](auto writes) {
+      using T = decltype(t);
+      return Binding{with_carry<Op, READS, writes(), T, T, T>};
+    });
   });
 }
 
 template <bool READS>
 Binding bind_mad(const Operation& op) {
   if (op.type("d").kind != Kind::Integer) return {};
-  const bool writes = op.has("cc");
-  if (!READS && !writes) return {};
-  return op.get("lohi") == "lo" ? bind_product<MadLow, READS>(op, writes)
-                                : bind_product<MadHigh, READS>(op, writes);
+  if (!READS && !op.has("cc")) return {};  // integer.cpp has it
+  return op.get("lohi") == "lo" ? bind_product<MadLow, READS>(op)
+                                : bind_product<MadHigh, READS>(op);
 }
 
 const Registration registration{

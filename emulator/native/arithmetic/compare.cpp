@@ -7,8 +7,10 @@
 // Deliberately leaves arithmetic on what was compared to the other files.
 #include <string_view>
 
+#include "arithmetic/dispatch.hpp"
 #include "arithmetic/formats.hpp"
 #include "arithmetic/lane_loops.hpp"
+#include "arithmetic/rounding.hpp"
 
 namespace emu {
 
@@ -74,25 +76,21 @@ struct Ordered {
 template <bool FTZ>
 struct Single {
   using Bits = uint32_t;
-  static float number(uint32_t bits) {
-    if (FTZ && !(bits & 0x7F80'0000)) bits = 0;
-    return bits_as<float>(bits);
-  }
+  static float number(Bits bits) { return flush_if<FTZ>(bits_as<float>(bits)); }
 };
 
 struct Double {
   using Bits = uint64_t;
-  static double number(uint64_t bits) { return bits_as<double>(bits); }
+  static double number(Bits bits) { return bits_as<double>(bits); }
 };
 
 // `HALF` is which half of a register of `Register` bits it is.
 template <class Format, bool FTZ, class Register = uint16_t, int HALF = 0>
 struct Narrow {
   using Bits = Register;
-  static float number(Register bits) {
-    uint32_t number = uint32_t(bits) >> 16 * HALF & 0xFFFF;
-    if (FTZ && !(number & Format::INFINITE)) number = 0;
-    return widen<Format>(number);
+  static float number(Bits bits) {
+    const uint16_t number = uint16_t(bits >> 16 * HALF);
+    return widen<Format>(FTZ ? flush_bits<Format>(number) : number);
   }
 };
 
@@ -268,11 +266,7 @@ const Order* find(const Order (&orders)[N], std::string_view name) {
 }
 
 Binding bind_integers(const Operation& op, const Type& type, Wanted wanted) {
-  std::string_view name;
-  for (const char* slot : {"same", "order", "order_unsigned"}) {
-    if (op.has(slot)) name = op.get(slot);
-  }
-  const Order* order = find(INTEGER_ORDERS, name);
+  const Order* order = find(INTEGER_ORDERS, op.first_of({"same", "order", "order_unsigned"}));
   if (!order) return {};
   wanted.opposite = order->opposite;
   return choose<uint16_t, uint32_t, uint64_t, int16_t, int32_t, int64_t>(type, [&](auto t) {

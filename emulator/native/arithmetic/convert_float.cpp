@@ -7,6 +7,7 @@
 // Deliberately leaves forms with .relu and .satfinite to convert_packed.cpp, and integers to
 // convert_integer.cpp.
 #include "arithmetic/convert.hpp"
+#include "arithmetic/dispatch.hpp"
 #include "arithmetic/rounding.hpp"
 
 namespace emu {
@@ -79,7 +80,7 @@ Binding bind_flags(const Operation& op) {
     });
   };
   if constexpr (HAS_FTZ<D, S>) return with_flag(op.has("ftz"), with_ftz);
-  (void)op.has("ftz");
+  op.implied({"ftz"});
   return with_ftz(std::false_type{});
 }
 

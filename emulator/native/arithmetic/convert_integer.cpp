@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "arithmetic/convert.hpp"
+#include "arithmetic/dispatch.hpp"
 #include "arithmetic/rounding.hpp"
 
 namespace emu {
@@ -55,7 +56,7 @@ double to_odd(S value) {
   const bool negative = value < 0;
   uint64_t magnitude = negative ? 0 - uint64_t(value) : uint64_t(value);
   constexpr uint64_t LOST = 0x7FF;  // bits that f64 does not hold, when there are 64
-  if (magnitude >> 53) {
+  if (magnitude >> (F64::MANTISSA + 1)) {
     magnitude = (magnitude & ~LOST) | ((magnitude & LOST) != 0 ? LOST + 1 : 0);
   }
   const double result = double(magnitude);
@@ -131,7 +132,7 @@ struct ToInteger {
 };
 
 Binding bind_to_integer(const Operation& op) {
-  (void)op.has("sat");  // results are clamped without it too
+  op.implied({"sat"});  // results are clamped without it too
   return choose<EMU_INTEGERS>(op.type("d"), [&](auto d) {
     using D = decltype(d);
     return with_format(op.type("a"), [&](auto format) {

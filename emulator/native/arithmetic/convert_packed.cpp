@@ -12,6 +12,7 @@
 // the lower ones for the others.  That a number's 16 random bits from two halves have the upper
 // half's first is an assumption.
 #include "arithmetic/convert.hpp"
+#include "arithmetic/dispatch.hpp"
 #include "arithmetic/packed_loops.hpp"
 #include "arithmetic/rounding.hpp"
 
@@ -149,7 +150,7 @@ Flow widen_byte(Step& step) {
 
 template <class F>
 Binding bind_to_small(const Operation& op) {
-  (void)op.has("rn"), (void)op.has("satfinite");  // there are no others
+  op.implied({"rn", "satfinite"});  // there are no others
   return with_flag(op.has("relu"), [&](auto relu) -> Binding {
     using Op = PairSmall<F, relu()>;
     const bool from_pair = op.type("a").is("f16x2");
@@ -161,7 +162,7 @@ Binding bind_to_small(const Operation& op) {
 
 template <class F>
 Binding bind_from_small(const Operation& op) {
-  (void)op.has("rn");  // it is exact
+  op.implied({"rn"});  // it is exact
   return with_flag(op.has("relu"), [&](auto relu) -> Binding {
     using Op = PairF16<F, relu()>;
     if (PLACE<F> == 4) return {widen_byte<Op>};
@@ -205,7 +206,7 @@ Flow quad(Step& step) {
 
 template <class F>
 Binding bind_quad(const Operation& op) {
-  (void)op.has("rs"), (void)op.has("satfinite");  // there are no others
+  op.implied({"rs", "satfinite"});  // there are no others
   return with_flag(op.has("relu"), [&](auto relu) {
     return Binding{quad<QuadAtRandom<F, relu()>>};
   });
@@ -241,7 +242,7 @@ Binding bind_to_scale(const Operation& op) {
 }
 
 Binding bind_from_scale(const Operation& op) {
-  (void)op.has("rn");  // it is exact
+  op.implied({"rn"});  // it is exact
   return {lanewise<PairOfScales, uint32_t, uint16_t>};
 }
 

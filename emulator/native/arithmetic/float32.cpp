@@ -6,6 +6,7 @@
 //
 // Deliberately leaves approximations to approximate.cpp, though div.full and div.approx are here no
 // less exact than div.rn; and signs, extremes and classes to float_bits.cpp and extremes.cpp.
+#include "arithmetic/dispatch.hpp"
 #include "arithmetic/packed_loops.hpp"
 #include "arithmetic/rounding.hpp"
 
@@ -101,7 +102,7 @@ Binding bind_div(const Operation& op) {
       return Binding{lanewise<Float<DivApprox, ftz(), false>, float, float, float>};
     });
   }
-  (void)op.has("full");
+  op.implied({"full"});  // div.rn is exact enough for it
   return bind_same<DivF32, float, float>(op);
 }
 

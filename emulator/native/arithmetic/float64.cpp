@@ -8,6 +8,8 @@
 // float_bits.cpp and extremes.cpp.
 #include <cfenv>
 
+#include "arithmetic/dispatch.hpp"
+#include "arithmetic/lane_loops.hpp"
 #include "arithmetic/rounding.hpp"
 
 namespace emu {
@@ -58,8 +60,7 @@ class RoundingMode {
 
 template <class... Rest>
 double first_nan(double number, Rest... rest) {
-  constexpr uint64_t QUIET = 0x0008'0000'0000'0000;
-  if (number != number) return bits_as<double>(bits_as<uint64_t>(number) | QUIET);
+  if (number != number) return bits_as<double>(bits_as<uint64_t>(number) | QUIET<F64>);
   if constexpr (sizeof...(rest) > 0) return first_nan(rest...);
   return bits_as<double>(NAN_F64);
 }

@@ -7,6 +7,7 @@
 //
 // Deliberately leaves approximations to approximate.cpp, and signs and extremes to float_bits.cpp
 // and extremes.cpp.
+#include "arithmetic/dispatch.hpp"
 #include "arithmetic/packed_loops.hpp"
 #include "arithmetic/rounding.hpp"
 
@@ -44,11 +45,7 @@ enum class Clamp { None, Saturate, Relu };
 
 template <template <class> class Op, class Format, bool FTZ, Clamp CLAMP>
 struct Half {
-  static uint16_t flush_bits(uint16_t bits) {
-    constexpr uint32_t EXPONENT = ((1u << Format::EXPONENT) - 1) << Format::MANTISSA;
-    return (bits & EXPONENT) == 0 ? bits & SIGN_OF<Format> : bits;
-  }
-  static float read(uint16_t bits) { return widen<Format>(FTZ ? flush_bits(bits) : bits); }
+  static float read(uint16_t bits) { return widen<Format>(FTZ ? flush_bits<Format>(bits) : bits); }
 
   template <class... In>
   uint16_t operator()(In... in) const {
@@ -62,8 +59,8 @@ struct Half {
   // Whether a result counts as subnormal for .ftz: as if exponents had no end, see rounding.hpp.
   static bool is_tiny(float result) {
     constexpr int ROOM = 2 * Format::MANTISSA;
-    constexpr uint32_t LEAST_NORMAL = (1u + ROOM) << Format::MANTISSA;
-    return (narrow<Format>(result * float(1 << ROOM)) & ~SIGN_OF<Format>) < LEAST_NORMAL;
+    constexpr uint32_t LEAST = (1u + ROOM) << Format::MANTISSA;  // the least normal number, scaled
+    return (narrow<Format>(result * float(1 << ROOM)) & MAGNITUDE_OF<Format>) < LEAST;
   }
 };
 
@@ -78,7 +75,7 @@ Binding bind_half(const Operation& op) {
   const Type& type = op.type("d");
   const bool f16 = type.is("f16") || type.is("f16x2");
   if (!f16 && !type.is("bf16") && !type.is("bf16x2")) return {};
-  (void)op.has("rn");  // the only rounding
+  op.implied({"rn"});  // the only rounding
   const bool packed = type.bits == 32;
   const bool relu = op.has("relu");
   if (!f16) {

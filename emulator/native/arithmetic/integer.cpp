@@ -8,14 +8,12 @@
 // packed_integer.cpp.
 #include <limits>
 
+#include "arithmetic/dispatch.hpp"
 #include "arithmetic/lane_loops.hpp"
 
 namespace emu {
 
 namespace {
-
-template <class T>
-constexpr int BITS = int(8 * sizeof(T));
 
 // ---- sums
 
@@ -168,11 +166,6 @@ Binding choose_integer(const Type& type, F&& f) {
   return choose<uint16_t, uint32_t, uint64_t, int16_t, int32_t, int64_t>(type, f);
 }
 
-template <class F>
-Binding choose_word(const Type& type, F&& f) {
-  return choose<uint32_t, int32_t>(type, f);
-}
-
 bool is_integer(const Operation& op) { return op.type("a").kind == Kind::Integer; }
 
 template <class Op>
@@ -238,7 +231,7 @@ Binding bind_mad(const Operation& op) {
 
 Binding bind_mul24(const Operation& op) {
   const bool low = op.get("lohi") == "lo";
-  return choose_word(op.type("d"), [low](auto t) {
+  return choose<uint32_t, int32_t>(op.type("d"), [low](auto t) {
     using T = decltype(t);
     return Binding{low ? lanewise<Mul24Low, T, T, T> : lanewise<Mul24High, T, T, T>};
   });
@@ -246,7 +239,7 @@ Binding bind_mul24(const Operation& op) {
 
 Binding bind_mad24(const Operation& op) {
   const bool low = op.get("lohi") == "lo";
-  return choose_word(op.type("d"), [low](auto t) {
+  return choose<uint32_t, int32_t>(op.type("d"), [low](auto t) {
     using T = decltype(t);
     return Binding{low ? lanewise<ThenAdd<Mul24Low>, T, T, T, T>
                        : lanewise<ThenAdd<Mul24High>, T, T, T, T>};

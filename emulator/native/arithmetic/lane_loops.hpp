@@ -1,21 +1,15 @@
-// Loops over the lanes of a warp for instructions whose lanes do not see each other, and the choice
-// of the C++ type that holds values of a PTX type.
+// Loops over the lanes of a warp for instructions whose lanes do not see each other.
 //
 //     struct Add {
 //       template <class T>
 //       T operator()(T a, T b) const { return T(Modular<T>(a) + Modular<T>(b)); }
 //     };
-//     Binding bind_add(const Operation& op) {
-//       return choose<uint32_t, int32_t>(op.type("d"), [](auto t) {
-//         using T = decltype(t);
-//         return Binding{lanewise<Add, T, T, T>};
-//       });
-//     }
+//     constexpr Execute ADD_U32 = lanewise<Add, uint32_t, uint32_t, uint32_t>;
 //
 // Operations are stateless functors, so that a full warp becomes a loop of known length that
 // compilers vectorise.  They rely on registers being either the same place or disjoint places.
 //
-// Deliberately knows no instruction.
+// Deliberately knows no instruction; `arithmetic/dispatch.hpp` finds the types of an operation.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +20,6 @@
 
 #include "machine/lanes.hpp"
 #include "machine/step.hpp"
-#include "program/operation.hpp"
 
 // No iteration of the loop that follows depends on another.
 #if defined(__clang__)
@@ -94,32 +87,10 @@ Flow lanewise_test(Step& step) {
   return Flow::Next;
 }
 
-// ---- types
+// ---- integer types
 
-// Whether T holds the values of a PTX type: integers by their sign, bits unsigned, f32 and f64.
 template <class T>
-inline bool holds(const Type& type) {
-  if (type.bits != 8 * sizeof(T)) return false;
-  if constexpr (std::is_floating_point_v<T>) return type.kind == Kind::Float;
-  if (type.kind == Kind::Bits) return std::is_unsigned_v<T>;
-  return type.kind == Kind::Integer && type.is_signed() == std::is_signed_v<T>;
-}
-
-// f(T{}) for the one of the types that holds values of a PTX type, a null binding if none does.
-template <class... Ts, class F>
-inline Binding choose(const Type& type, F&& f) {
-  Binding found;
-  (void)((holds<Ts>(type) && (found = f(Ts{}), true)) || ...);
-  return found;
-}
-
-// The same by size alone, for code that only moves bits: T is one of the unsigned types given.
-template <class... Ts, class F>
-inline Binding choose_size(uint32_t bits, F&& f) {
-  Binding found;
-  (void)((bits == 8 * sizeof(Ts) && (found = f(Ts{}), true)) || ...);
-  return found;
-}
+constexpr uint32_t BITS = 8 * sizeof(T);
 
 // Where arithmetic wraps around: unsigned, and not promoted to int.
 template <class T>

@@ -4,14 +4,12 @@
 #include <algorithm>
 #include <string_view>
 
+#include "arithmetic/dispatch.hpp"
 #include "arithmetic/lane_loops.hpp"
 
 namespace emu {
 
 namespace {
-
-template <class U>
-constexpr uint32_t BITS = 8 * sizeof(U);
 
 // ---- logic
 
@@ -211,9 +209,9 @@ Binding bind_shift(const Operation& op) {
 
 template <bool LEFT>
 Binding bind_funnel(const Operation& op) {
-  return {op.get("wrap") == "clamp"
-              ? lanewise<Funnel<LEFT, true>, uint32_t, uint32_t, uint32_t, uint32_t>
-              : lanewise<Funnel<LEFT, false>, uint32_t, uint32_t, uint32_t, uint32_t>};
+  return with_flag(op.get("wrap") == "clamp", [](auto clamp) {
+    return Binding{lanewise<Funnel<LEFT, clamp()>, uint32_t, uint32_t, uint32_t, uint32_t>};
+  });
 }
 
 template <class Op>

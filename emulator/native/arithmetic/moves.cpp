@@ -4,7 +4,7 @@
 // Time is not modelled.  Each read of a clock or timer finds it a fixed step on, so that loops
 // which wait for time to pass end.
 //
-// Deliberately leaves conversions between types to convert.cpp.
+// Deliberately leaves conversions between types to convert_*.cpp.
 #include <cstring>
 
 #include "arithmetic/lane_loops.hpp"
@@ -126,7 +126,7 @@ Binding bind_mov(const Operation& op) {
 
 // ---- clocks and timers
 
-constexpr uint64_t TIME_STEP = 1000;
+constexpr uint64_t TIME_STEP = 1000;  // cycles, or nanoseconds
 
 template <class T, int SHIFT>
 Flow read_time(Step& step) {

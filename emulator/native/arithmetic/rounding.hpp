@@ -6,32 +6,23 @@
 // processor is needed: everything here is branch-free and vectorises.  It relies on the compiler
 // for IEEE 754 arithmetic in round-to-nearest without contraction (-ffp-contract=off).
 //
-// Also here: how a binder turns modifiers into template parameters.
+// Deliberately knows no instruction and no register.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
-#include <string_view>
-#include <type_traits>
 
 #include "arithmetic/formats.hpp"
-#include "arithmetic/lane_loops.hpp"
-#include "program/operation.hpp"
 
 namespace emu {
 
 // ---- what PTX adds
 
-// Subnormal numbers become zero of the same sign (.ftz).
 inline float flush(float number) {
-  const uint32_t bits = bits_as<uint32_t>(number);
-  const uint32_t kept = (bits & 0x7F80'0000) == 0 ? 0x8000'0000 : ~0u;
-  return bits_as<float>(bits & kept);
+  return bits_as<float>(flush_bits<F32>(bits_as<uint32_t>(number)));
 }
 inline double flush(double number) {
-  const uint64_t bits = bits_as<uint64_t>(number);
-  constexpr uint64_t EXPONENT = 0x7FF0'0000'0000'0000, SIGN = 0x8000'0000'0000'0000;
-  return bits_as<double>((bits & EXPONENT) == 0 ? bits & SIGN : bits);
+  return bits_as<double>(flush_bits<F64>(bits_as<uint64_t>(number)));
 }
 template <bool FTZ>
 inline float flush_if(float number) {
@@ -134,7 +125,7 @@ inline bool is_tiny(double sum, double lost) {
 template <Rounding R>
 inline float sign_zero_sum(float result, double sum, uint32_t signs) {
   if constexpr (R != Rounding::Down) return result;
-  return sum == 0 ? bits_as<float>(signs & 0x8000'0000) : result;
+  return sum == 0 ? bits_as<float>(signs & SIGN_OF<F32>) : result;
 }
 
 // ---- operations on f32, rounded once
@@ -221,25 +212,5 @@ struct SqrtF32 {
   }
   static bool tiny(float) { return false; }
 };
-
-// ---- from modifiers to template parameters
-
-// f(std::integral_constant<Rounding, R>) for a rounding that an opcode names; none is to nearest.
-template <class F>
-inline Binding with_rounding(std::string_view word, F&& f) {
-  if (word.empty() || word == "rn" || word == "rni") {
-    return f(std::integral_constant<Rounding, Rounding::Nearest>{});
-  }
-  if (word == "rz" || word == "rzi") return f(std::integral_constant<Rounding, Rounding::Zero>{});
-  if (word == "rm" || word == "rmi") return f(std::integral_constant<Rounding, Rounding::Down>{});
-  if (word == "rp" || word == "rpi") return f(std::integral_constant<Rounding, Rounding::Up>{});
-  return {};
-}
-
-// f(std::true_type{}) or f(std::false_type{}).
-template <class F>
-inline Binding with_flag(bool given, F&& f) {
-  return given ? f(std::true_type{}) : f(std::false_type{});
-}
 
 }  // namespace emu

@@ -1,6 +1,7 @@
 // Choices between two values: selp by a predicate, slct by the sign of a number.
-#include "arithmetic/formats.hpp"
+#include "arithmetic/dispatch.hpp"
 #include "arithmetic/lane_loops.hpp"
+#include "arithmetic/rounding.hpp"
 
 namespace emu {
 
@@ -26,18 +27,9 @@ struct Slct {
   }
   template <class U>
   U operator()(U a, U b, float c) const {
-    const bool flushed = FTZ && !(bits_as<uint32_t>(c) & 0x7F80'0000);
-    return flushed || c >= 0 ? a : b;
+    return flush_if<FTZ>(c) >= 0 ? a : b;
   }
 };
-
-template <bool FTZ, class C>
-Binding bind_slct_by(uint32_t bits) {
-  return choose_size<uint16_t, uint32_t, uint64_t>(bits, [](auto t) {
-    using T = decltype(t);
-    return Binding{lanewise<Slct<FTZ>, T, T, T, C>};
-  });
-}
 
 Binding bind_selp(const Operation& op) {
   return choose_size<uint16_t, uint32_t, uint64_t>(op.type("d").bits, [](auto t) {
@@ -46,9 +38,14 @@ Binding bind_selp(const Operation& op) {
 }
 
 Binding bind_slct(const Operation& op) {
-  const uint32_t bits = op.type("d").bits;
-  if (op.type("c").is("s32")) return bind_slct_by<false, int32_t>(bits);
-  return op.has("ftz") ? bind_slct_by<true, float>(bits) : bind_slct_by<false, float>(bits);
+  return choose_size<uint16_t, uint32_t, uint64_t>(op.type("d").bits, [&](auto t) {
+    return choose<int32_t, float>(op.type("c"), [&](auto c) {
+      return with_flag(op.has("ftz"), [](auto ftz) {
+        using T = decltype(t);
+        return Binding{lanewise<Slct<ftz()>, T, T, T, decltype(c)>};
+      });
+    });
+  });
 }
 
 const Registration registration{

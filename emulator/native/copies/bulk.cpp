@@ -6,8 +6,8 @@
 // A prefetch fetches nothing, and is checked for its alignment only.
 #include <cstring>
 
-#include "copies/bulk_issue.hpp"
 #include "copies/bulk_groups.hpp"
+#include "copies/bulk_issue.hpp"
 #include "copies/bulk_reduction.hpp"
 #include "copies/landing.hpp"
 #include "machine/cluster.hpp"
@@ -194,17 +194,11 @@ Binding bind_copy(const Operation& op) {
 }
 
 Binding bind_reduce(const Operation& op) {
-  std::string_view operation, type;
-  for (const char* slot : {"boolean", "add", "inc_dec", "min_max"}) {
-    if (op.has(slot)) operation = op.get(slot);
-  }
-  for (const char* slot : {"b32", "bits_word", "summed_int", "summed_bulk", "u32", "word",
-                           "ordered_bulk", "narrow"}) {
-    if (op.has(slot)) type = op.get(slot);
-  }
-  op.has("noftz");  // of f16 and bf16, which have it always
+  const std::string_view type = op.first_of({"b32", "bits_word", "summed_int", "summed_bulk", "u32",
+                                             "word", "ordered_bulk", "narrow"});
+  op.implied({"noftz"});  // of f16 and bf16, which have it always
   const bool global = op.space("d") == "global";
-  return {with_bulk_reduction(operation, type,
+  return {with_bulk_reduction(reduction_of(op), type,
                               [global](auto f, auto as) -> Execute {
                                 using F = decltype(f);
                                 using T = typename decltype(as)::type;
@@ -214,7 +208,7 @@ Binding bind_reduce(const Operation& op) {
 }
 
 Binding bind_prefetch(const Operation& op) {
-  op.has("L2");  // where to
+  op.implied({"L2"});  // where to
   return {prefetch};
 }
 

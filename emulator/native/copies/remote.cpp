@@ -8,6 +8,7 @@
 #include "copies/bulk_reduction.hpp"
 #include "copies/landing.hpp"
 #include "machine/cluster.hpp"
+#include "memory/elements.hpp"
 
 namespace emu {
 
@@ -23,14 +24,11 @@ struct Values {
 // Those of an operand, a register or a vector of registers, for one lane.
 Values values_of(const Step& step, const Operand& operand, int lane) {
   Values values;
-  const bool vector = operand.is == Operand::Is::Vector;
-  const uint32_t count = vector ? operand.count : 1;
-  for (uint32_t i = 0; i < count; ++i) {
-    const Operand& element = vector ? step.element(operand, i) : operand;
+  each_element(step, operand, [&](const Operand& element, uint32_t) {
     const uint64_t value = step.read(element, lane);
     std::memcpy(values.bytes + values.size, &value, element.bits / 8);
     values.size += element.bits / 8;
-  }
+  });
   return values;
 }
 
@@ -73,18 +71,14 @@ Flow reduce(Step& step) {
 Binding bind_store(const Operation& op) {
   // As weak as without it; the scope of an operation that no other thread can see before its
   // completion; and the number of elements, which the operand has.
-  op.has("weak"), op.has("cluster"), op.has("v2"), op.has("v4");
+  op.implied({"weak", "cluster", "v2", "v4"});
   return {op.has("cluster_space") ? store<Space::SharedCluster> : store<Space::Generic>, true};
 }
 
 Binding bind_reduce(const Operation& op) {
-  op.has("relaxed"), op.has("cluster");  // the only ones there are
-  std::string_view operation;
-  for (const char* slot : {"boolean", "add", "inc_dec", "min_max"}) {
-    if (op.has(slot)) operation = op.get(slot);
-  }
+  op.implied({"relaxed", "cluster"});  // the only ones there are
   const bool generic = !op.has("cluster_space");
-  return {with_bulk_reduction(operation, op.type("b").name,
+  return {with_bulk_reduction(reduction_of(op), op.type("b").name,
                               [generic](auto f, auto as) -> Execute {
                                 using F = decltype(f);
                                 using T = typename decltype(as)::type;

@@ -9,8 +9,8 @@
 #include <cstring>
 #include <string>
 
-#include "copies/bulk_issue.hpp"
 #include "copies/bulk_groups.hpp"
+#include "copies/bulk_issue.hpp"
 #include "copies/bulk_reduction.hpp"
 #include "copies/landing.hpp"
 #include "copies/tensor_box.hpp"
@@ -56,8 +56,7 @@ void reach_tensor(const Step& step, const TensorBox& box, Touch touch,
                   const Races::Issued* issued) {
   Machine& machine = step.machine();
   const TensorBox::Span span = box.span();
-  const Touch checked = touch == Touch::Read ? Touch::Read : Touch::Write;
-  const bool inside = in_global(machine, span.address, span.bytes, checked == Touch::Write);
+  const bool inside = in_global(machine, span.address, span.bytes);
   if (!span.bytes || (inside && !issued)) return;
   TensorBox::Span joined;  // rows that lie one behind the other
   const auto tell = [&]() {
@@ -68,7 +67,7 @@ void reach_tensor(const Step& step, const TensorBox& box, Touch touch,
   box.for_each_row([&](const TensorBox::Row& row) {
     const uint32_t bytes = row.stop - row.start;
     if (!bytes) return;
-    if (!inside) reach_global(machine, row.address, bytes, checked);
+    if (!inside) reach_global(machine, row.address, bytes, touch);
     if (joined.address + joined.bytes == row.address) {
       joined.bytes += bytes;
     } else {
@@ -287,7 +286,7 @@ Execute loading(bool pair) {
 }
 
 Binding bind_copy(const Operation& op) {
-  op.get("dim");  // that many coordinates
+  op.implied({"dim"});  // that many coordinates
   if (op.find("d") < 0) return {copy_to_tensor, true};
   const bool pair = op.get("cta_group") == "cta_group::2";
   if (op.space("d") == "shared") return {loading<Space::Shared, false>(pair), true};
@@ -300,7 +299,7 @@ Binding bind_reduce(const Operation& op) {
       reduce_to_tensor<0>, reduce_to_tensor<1>, reduce_to_tensor<2>, reduce_to_tensor<3>,
       reduce_to_tensor<4>, reduce_to_tensor<5>, reduce_to_tensor<6>, reduce_to_tensor<7>,
   };
-  op.get("dim");
+  op.implied({"dim"});
   const std::string_view name = op.get("red_op");
   for (size_t i = 0; i < std::size(table); ++i) {
     if (name == REDUCTIONS[i].name) return {table[i], true};
@@ -309,7 +308,7 @@ Binding bind_reduce(const Operation& op) {
 }
 
 Binding bind_prefetch(const Operation& op) {
-  op.get("dim"), op.has("L2");  // where to
+  op.implied({"dim", "L2"});  // that many coordinates; where to
   return {prefetch};
 }
 

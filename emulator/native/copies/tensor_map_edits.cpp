@@ -12,6 +12,7 @@
 #include "copies/tensor_map.hpp"
 #include "machine/cluster.hpp"
 #include "memory/access.hpp"
+#include "memory/strength.hpp"
 
 namespace emu {
 
@@ -158,7 +159,9 @@ Flow copy_and_fence(Step& step) {
   const Place target = reach(step, Space::Global, to, TENSOR_MAP_BYTES, Touch::Write, lane);
   std::memcpy(target.bytes, source.bytes, USED_BYTES);
   std::memset(target.bytes + USED_BYTES, 0, TENSOR_MAP_BYTES - USED_BYTES);
-  if (Races* races = step.races()) races->fence(step);
+  if (Races* races = step.races()) {
+    races->fence(step, {unpacked_strength(step.code.detail).scope, false, true});
+  }
   step.effect();
   return Flow::Next;
 }
@@ -181,13 +184,10 @@ Execute (*const REPLACING[])(const std::string&) = {
 };
 
 Binding bind_replace(const Operation& op) {
-  op.has("b1024");  // the size of every map
+  op.implied({"b1024"});  // the size of every map
   const std::string& space = op.space("a");
-  std::string_view name;
-  for (const char* slot : {"global_address", "rank", "global_stride", "map_axis_word", "map_mode",
-                           "swizzle_atomicity"}) {
-    if (op.has(slot)) name = op.get(slot);
-  }
+  const std::string_view name = op.first_of({"global_address", "rank", "global_stride",
+                                             "map_axis_word", "map_mode", "swizzle_atomicity"});
   if (name == TYPE_FIELD.name) {
     return {in_space(space, replace_element_type<Space::Generic>,
                      replace_element_type<Space::Global>, replace_element_type<Space::Shared>),
@@ -200,8 +200,8 @@ Binding bind_replace(const Operation& op) {
 }
 
 Binding bind_copy_and_fence(const Operation& op) {
-  op.get("scope"), op.has("sync"), op.has("aligned");  // a fence of any scope; always both
-  return {copy_and_fence, true};
+  op.implied({"sync", "aligned"});  // which it always is
+  return {copy_and_fence, true, packed(strength_of(op, {}), Space::Global)};
 }
 
 const Registration registration{

@@ -1,10 +1,14 @@
 // Making the blocks of a cluster, ending them, and the report when none of them can go on.
 #include "machine/cluster.hpp"
 
+#include <utility>
+
 #include "machine/machine.hpp"
+#include "machine/roster.hpp"
 #include "machine/schedules.hpp"
 #include "matrices/tensor_memory.hpp"
 #include "races/races.hpp"
+#include "sync/register_budget.hpp"
 
 namespace emu {
 
@@ -22,6 +26,10 @@ uint32_t Cta::threads_alive() const {
   uint32_t threads = 0;
   for (const auto& warp : warps) threads += uint32_t(count(warp->alive()));
   return threads;
+}
+
+std::string Cta::name(uint32_t warps, Lanes lanes) const {
+  return name() + ", " + numbered("warp", warps) + ", " + numbered("lane", lanes);
 }
 
 std::string Cta::name() const {
@@ -65,6 +73,7 @@ Cluster::State Cluster::run(uint64_t budget) {
   while (budget) {
     const uint64_t before = version;
     const uint64_t ran = agenda_->turn(*this);
+    executed += ran;
     unchanged_ = version == before ? unchanged_ + ran : 0;
     budget -= ran < budget ? ran : budget;
     if (ran) {
@@ -106,28 +115,36 @@ bool Cluster::grant_timeouts() {
   return granted;
 }
 
-void Cluster::report_deadlock() {
-  std::string waiting;
-  uint32_t line = 0;
-  int number = 0;
+void Cluster::report_deadlock() { report(Failure("DeadlockError"), "going round in a loop"); }
+
+void Cluster::report_limit() {
+  report(Failure("InstructionLimitError").with("limit", int64_t(machine.options.max_instructions)),
+         "running");
+}
+
+// Throw a failure, with where each group of lanes is and what it waits for, if it does; those of
+// several warps of which the same is told together.
+void Cluster::report(Failure failure, const char* not_waiting) const {
+  Roster roster;
+  int64_t groups = 0;
   for (const Warp* warp : all_warps) {
     for (const Group& group : warp->groups) {
+      ++groups;
       const Instruction& code = machine.program.at(group.at);
-      if (!line) line = code.line;
-      waiting += (number++ ? "\n" : "") + warp->name(group.lanes) + " at line " +
-                 std::to_string(code.line) + " (" + code.operation->name + "): ";
-      waiting += group.waiting.describe ? "waits for " + group.waiting.describe(group.waiting)
-                                        : std::string("goes round in a loop");
+      if (!failure.line) failure.line = code.line;
+      const Waiting& awaited = group.waiting;
+      roster.add(*warp, group.lanes,
+                 " at line " + std::to_string(code.line) + " (" + code.operation->name + "): " +
+                     (group.waits ? "waiting for " + awaited.describe(awaited) : not_waiting));
     }
   }
-  Failure failure = Failure("DeadlockError").with("waiting", waiting).with("number", number);
-  failure.line = line;
-  throw failure;
+  throw std::move(failure).with("waiting", roster.text("\n")).with("number", groups);
 }
 
 void Cluster::finish() {
   for (const auto& cta : ctas) {
     if (cta->tensors) cta->tensors->check_freed();
+    check_warpgroups(*cta);
   }
 }
 

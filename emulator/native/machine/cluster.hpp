@@ -48,6 +48,8 @@ class Cta {
   uint32_t window() const { return rank << 24; }
   uint32_t threads_alive() const;
   std::string name() const;  // "block (0, 0, 0)"
+  // "block (0, 0, 0), warps 4-7, lanes 0-31"; warps are a bit for each.
+  std::string name(uint32_t warps, Lanes lanes) const;
 };
 
 class Cluster {
@@ -66,6 +68,7 @@ class Cluster {
   std::vector<std::unique_ptr<Cta>> ctas;
   std::vector<Warp*> all_warps;  // of all blocks
   uint64_t version = 1;  // counts effects: changes that somebody may wait for
+  uint64_t executed = 0;  // instructions of its warps, and pieces of asynchronous work
   uint64_t time = 0;     // that %clock and %globaltimer show: it passes when they are read
 
   enum class State : uint8_t {
@@ -76,8 +79,10 @@ class Cluster {
   };
   // Run up to about `budget` instructions.
   State run(uint64_t budget);
-  // Throws DeadlockError, which names each waiting warp.
+  // Throws DeadlockError, which says where each warp is and what it waits for.
   [[noreturn]] void report_deadlock();
+  // Throws InstructionLimitError, which says where each warp is.
+  [[noreturn]] void report_limit();
 
  private:
   // Instructions without any effect after which it counts as spinning.
@@ -87,6 +92,7 @@ class Cluster {
   uint64_t unchanged_ = 0;                 // instructions since the last effect
   uint64_t granted_at_ = 0;                // version when timeouts were last granted
   uint32_t timeouts_ = 0;                  // granted since then
+  [[noreturn]] void report(Failure failure, const char* not_waiting) const;
   bool grant_timeouts();
   bool finished() const;
   void finish();

@@ -14,6 +14,8 @@
 namespace emu {
 
 std::string hexadecimal(uint64_t value);  // "0x1f"
+// The numbers of the bits of a mask: "lane 3", "lanes 0-7, 12".
+std::string numbered(std::string_view noun, uint32_t bits);
 
 class Failure : public std::exception {
  public:

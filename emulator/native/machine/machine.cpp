@@ -77,8 +77,13 @@ void Machine::work(Counters& counted) {
     bool changed = false, spinning = true;
     for (size_t i = 0; i < resident.size();) {
       const uint64_t before = resident[i]->version;
-      const Cluster::State state = resident[i]->run(mixed ? MIXED_TURN : TURN);
+      const uint64_t executed = resident[i]->executed;
+      const Cluster::State state = resident[i]->run(turn(mixed));
       if (state == Cluster::State::Stuck) resident[i]->report_deadlock();
+      executed_ += resident[i]->executed - executed;
+      if (state != Cluster::State::Done && executed_ > options.max_instructions) {
+        resident[i]->report_limit();
+      }
       changed |= resident[i]->version != before || state == Cluster::State::Done;
       spinning &= state == Cluster::State::Spinning;
       if (state == Cluster::State::Done) {
@@ -108,6 +113,11 @@ void Machine::work(Counters& counted) {
     }
     std::this_thread::yield();
   }
+}
+
+uint64_t Machine::turn(bool mixed) const {
+  const uint64_t executed = executed_, limit = options.max_instructions;
+  return std::min(mixed ? MIXED_TURN : TURN, limit > executed ? limit - executed : 1);
 }
 
 bool Machine::begin_cluster(std::vector<std::unique_ptr<Cluster>>& resident, Counters& counted) {

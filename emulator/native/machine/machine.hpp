@@ -24,6 +24,7 @@ struct Options {
   uint64_t seed = 0;
   uint32_t sms = 1;           // blocks that are resident at once
   uint32_t workers = 1;       // threads of the host
+  uint64_t max_instructions = ~uint64_t{0};  // of all warps, after which a run is given up
   bool races = false;         // check for races
   bool uninitialised = true;  // reading bytes that nobody wrote is an error
 };
@@ -68,18 +69,19 @@ class Machine {
  private:
   // Instructions of a cluster's turn; short where clusters are to meet in many ways.
   static constexpr uint64_t TURN = 1 << 18, MIXED_TURN = 256;
-  // Turns of 100,000 instructions without any change after which none is expected any more.
   // Turns of Cluster::SPINNING instructions in which nothing changed: after how many other clusters
   // begin, and after how many nothing ever will (of one cluster; of many, a tenth is enough).
   static constexpr uint64_t PATIENCE = 25, VAIN_TURNS = 2500;
 
   std::atomic<uint32_t> next_{0};                 // the first cluster that has not begun
   std::atomic<uint64_t> changes_{0};              // turns that changed something, of all workers
+  std::atomic<uint64_t> executed_{0};             // instructions, of all workers
   std::atomic<bool> stop_{false};
   std::mutex failed_mutex_;
   std::exception_ptr failed_;
 
   void work(Counters& counted);
+  uint64_t turn(bool mixed) const;  // instructions of a cluster's next turn
   bool begin_cluster(std::vector<std::unique_ptr<Cluster>>& resident, Counters& counted);
 };
 

@@ -38,16 +38,20 @@ void Step::write(const Operand& operand, int lane, uint64_t value) const {
 }
 
 uint64_t Step::uniform(const Operand& operand) const {
+  const bool is_address = operand.is == Operand::Is::Address;
+  const auto value_in = [&](int lane) {
+    return is_address ? address(operand, lane) : read(operand, lane);
+  };
   const int first = lowest(active);
-  const uint64_t value = read(operand, first);
+  const uint64_t value = value_in(first);
   for_each(active, [&](int lane) {
-    if (read(operand, lane) != value) {
-      throw Failure("NotUniformError")
-          .hex("first", value)
-          .with("first_lane", first)
-          .hex("other", read(operand, lane))
-          .with("other_lane", lane);
-    }
+    const uint64_t other = value_in(lane);
+    if (other == value) return;
+    throw Failure("NotUniformError")
+        .hex("first", value)
+        .with("first_lane", first)
+        .hex("other", other)
+        .with("other_lane", lane);
   });
   return value;
 }

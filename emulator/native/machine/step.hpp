@@ -81,7 +81,7 @@ class Step {
   uint64_t read(const Operand& operand, int lane) const;
   // Write a register of any size; upper bits of the value are cut off.
   void write(const Operand& operand, int lane, uint64_t value) const;
-  // The value that all active lanes have; throws NotUniformError if they differ.
+  // The value, or the address, that all active lanes have; throws NotUniformError if they differ.
   uint64_t uniform(const Operand& operand) const;
   // Base and offset of an Address (or of the tensor map of a Tensor).
   uint64_t address(const Operand& operand, int lane) const;

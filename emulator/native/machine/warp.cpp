@@ -199,21 +199,6 @@ uint32_t Warp::run_groups(uint32_t budget, bool preempt) {
   return done;
 }
 
-std::string Warp::name(Lanes lanes) const {
-  std::string text = cta.name() + ", warp " + std::to_string(index) + ", lane";
-  if (count(lanes) != 1) text += "s";
-  text += " ";
-  const char* separator = "";
-  for (int lane = 0; lane < WARP; ++lane) {
-    if (!(lanes >> lane & 1)) continue;
-    int last = lane;
-    while (last + 1 < WARP && (lanes >> (last + 1) & 1)) ++last;
-    text += separator + std::to_string(lane);
-    if (last > lane) text += "-" + std::to_string(last);
-    lane = last;
-    separator = ", ";
-  }
-  return text;
-}
+std::string Warp::name(Lanes lanes) const { return cta.name(1u << index, lanes); }
 
 }  // namespace emu

@@ -16,6 +16,7 @@
 #include "matrices/wgmma_groups.hpp"
 #include "memory/async_copies.hpp"
 #include "memory/memory.hpp"
+#include "sync/register_budget.hpp"
 
 namespace emu {
 
@@ -36,7 +37,7 @@ class Warp {
 
   Cta& cta;
   uint32_t index;        // in its block
-  uint32_t agent = 0;    // among those of the race detector
+  uint32_t agent = 0;    // among the cluster's warps, and for the race detector
   Lanes present;         // lanes that are threads of the block
   Lanes exited = 0;
   Lanes carry = 0;       // CC.CF, which add.cc and its relatives write and read
@@ -44,7 +45,7 @@ class Warp {
   uint64_t executed = 0; // instructions
   uint64_t clock = 0;    // what it last read of one
   uint64_t polled = 0;   // Cluster::version when it last yielded
-  uint32_t registers_per_thread = 0;  // that setmaxnreg has left; 0: as compiled
+  RegisterBudget register_budget;
   BulkGroups bulk_groups;  // copies from shared to global memory
   std::byte* registers = nullptr;
   std::vector<Group> groups;

@@ -11,6 +11,10 @@
 
 namespace emu {
 
+// The type of an accumulator.
+enum class Result : uint8_t { F16, F32, S32 };
+
+// What is done with the old value and the sum of products.
 struct Accumulator {
   bool accumulate = true;
   double scale = 1.0;     // of the old value

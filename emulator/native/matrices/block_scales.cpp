@@ -30,10 +30,10 @@ void read_block_scales(Tensors& tensors, const ScaleCells& cells, bool ue8m0, do
       for (uint32_t part = first_part + 32; part < cells.lane + cells.lanes; part += 32) {
         if (bits_in(part) == bits) continue;
         throw Failure("ScaleCopiesError")
-            .with("scale", int64_t(scale))
-            .with("row", int64_t(row))
+            .with("scale", scale)
+            .with("row", row)
             .hex("first", bits)
-            .with("part", int64_t(part))
+            .with("part", part)
             .hex("other", bits_in(part));
       }
       *numbers++ = scale_of(bits, ue8m0);

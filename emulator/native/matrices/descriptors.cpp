@@ -59,9 +59,24 @@ void check_fixed(const FixedField (&fields)[COUNT], uint64_t bits, std::string_v
   }
 }
 
+// What both architectures have: the start, the leading stride and the stride.
 SharedMatrix read_strides(uint64_t bits) {
   return {field_bytes(bits, 0), field_bytes(bits, 16), field_bytes(bits, 32), Swizzle::None, false};
 }
+
+struct SwizzleCode {
+  uint64_t code;
+  Swizzle swizzle;
+};
+
+constexpr SwizzleCode SWIZZLES_SM100[] = {{0, Swizzle::None},
+                                          {1, Swizzle::Bytes128By32},
+                                          {2, Swizzle::Bytes128},
+                                          {4, Swizzle::Bytes64},
+                                          {6, Swizzle::Bytes32}};
+// In the order of their codes.
+constexpr Swizzle SWIZZLES_SM90[] = {Swizzle::None, Swizzle::Bytes128, Swizzle::Bytes64,
+                                     Swizzle::Bytes32};
 
 uint32_t width(Swizzle swizzle) {
   switch (swizzle) {
@@ -90,25 +105,19 @@ SharedMatrix read_descriptor_sm100(uint64_t bits, std::string_view operand) {
   check_fixed(FIXED_SM100, bits, operand);
   SharedMatrix matrix = read_strides(bits);
   matrix.goes_on = bits >> 52 & 1;
-  switch (bits >> 61) {
-    case 0: matrix.swizzle = Swizzle::None; break;
-    case 1: matrix.swizzle = Swizzle::Bytes128By32; break;
-    case 2: matrix.swizzle = Swizzle::Bytes128; break;
-    case 4: matrix.swizzle = Swizzle::Bytes64; break;
-    case 6: matrix.swizzle = Swizzle::Bytes32; break;
-    default:
-      throw bad_field(bits, operand, 61, 3)
-          .with("allowed", "0 (no swizzle), 1 (128 bytes by 32), 2 (128), 4 (64) or 6 (32)");
+  for (const SwizzleCode& row : SWIZZLES_SM100) {
+    if (bits >> 61 != row.code) continue;
+    matrix.swizzle = row.swizzle;
+    return matrix;
   }
-  return matrix;
+  throw bad_field(bits, operand, 61, 3)
+      .with("allowed", "0 (no swizzle), 1 (128 bytes by 32), 2 (128), 4 (64) or 6 (32)");
 }
 
 SharedMatrix read_descriptor_sm90(uint64_t bits, std::string_view operand) {
   check_fixed(FIXED_SM90, bits, operand);
-  constexpr Swizzle swizzles[] = {Swizzle::None, Swizzle::Bytes128, Swizzle::Bytes64,
-                                  Swizzle::Bytes32};
   SharedMatrix matrix = read_strides(bits);
-  matrix.swizzle = swizzles[bits >> 62];
+  matrix.swizzle = SWIZZLES_SM90[bits >> 62];
   return matrix;
 }
 

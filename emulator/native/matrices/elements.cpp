@@ -37,12 +37,7 @@ void widen_bytes(const std::byte* from, uint32_t pieces, double* to) {
 template <class Format, int BITS>
 void widen_padded(const std::byte* from, uint32_t pieces, double* to) {
   for (uint32_t piece = 0; piece < pieces; ++piece, from += PIECE) {
-    for (uint32_t number = 0; number < 16; ++number) {
-      const uint32_t bit = number * BITS;
-      uint16_t window = uint16_t(from[bit / 8]);
-      window |= uint16_t(uint16_t(from[bit / 8 + 1]) << 8);
-      *to++ = widen<Format>(window >> bit % 8 & ((1u << BITS) - 1));
-    }
+    for (uint32_t i = 0; i < 16; ++i) *to++ = widen<Format>(packed_number<BITS>(from, i));
   }
 }
 

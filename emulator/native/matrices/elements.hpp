@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace emu {
 
@@ -30,6 +31,24 @@ bool can_be_mn_major(Element element);
 
 // How the numbers lie in the bytes of tensor memory, given how they would in shared memory.
 Element in_tensor_memory(Element element);
+
+// Number `index` of those of BITS bits that lie close together; the byte behind it is read too.
+template <int BITS>
+inline uint32_t packed_number(const std::byte* from, uint32_t index) {
+  const uint32_t bit = index * BITS;
+  const uint32_t window = uint32_t(from[bit / 8]) | uint32_t(from[bit / 8 + 1]) << 8;
+  return window >> bit % 8 & ((1u << BITS) - 1);
+}
+
+// Give each of the 16 numbers of BITS bits of a piece a byte, where it is in bits SHIFT and up.
+template <int BITS, int SHIFT>
+void spread_piece(std::byte* piece) {
+  std::byte spread[16];
+  for (uint32_t index = 0; index < 16; ++index) {
+    spread[index] = std::byte(packed_number<BITS>(piece, index) << SHIFT);
+  }
+  std::memcpy(piece, spread, sizeof spread);
+}
 
 // Read the elements of many pieces: as doubles, one after another.
 void widen_pieces(Element element, const std::byte* from, uint32_t pieces, double* to);

@@ -12,15 +12,12 @@
 
 #include "machine/step.hpp"
 #include "matrices/accumulators.hpp"
-#include "matrices/elements.hpp"
 #include "matrices/products.hpp"
 
 namespace emu {
 
 constexpr uint32_t FRAGMENT_ROWS = 16;   // of A and D
 constexpr uint32_t FRAGMENT_BYTES = 32;  // of a row of A, at most
-
-enum class Result : uint8_t { F16, F32, S32 };
 
 // Registers of a vector operand, at any time after its instruction was issued.
 class Fragment {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "matrices/accumulators.hpp"
 #include "matrices/descriptors.hpp"
 #include "matrices/elements.hpp"
 
@@ -14,14 +15,17 @@ namespace emu {
 
 enum class MmaKind : uint8_t { F16, TF32, F8F6F4, I8, MXF8F6F4, MXF4, MXF4NVF4 };
 
+constexpr MmaKind MMA_KINDS[] = {
+    MmaKind::F16,      MmaKind::TF32, MmaKind::F8F6F4,   MmaKind::I8,
+    MmaKind::MXF8F6F4, MmaKind::MXF4, MmaKind::MXF4NVF4,
+};
+
 const char* name_of(MmaKind kind);  // "kind::f16"
 
 constexpr bool block_scaled(MmaKind kind) { return kind >= MmaKind::MXF8F6F4; }
 
 // What a product is of.
 struct MatrixForm {
-  enum class Result : uint8_t { F16, F32, S32 };
-
   MmaKind kind = MmaKind::F16;
   uint32_t m = 0, n = 0, k = 0;  // of both blocks of a pair together
   Element a = Element::F16, b = Element::F16;  // as they lie in shared memory
@@ -40,12 +44,12 @@ struct MatrixForm {
   std::string name() const;  // "kind::f16 m128n128k16"
 };
 
-// What is known of a product beside its descriptor.
+// What the modifiers say of a product, beside its descriptor.
 struct MmaModifiers {
-  MmaKind kind = MmaKind::F16;
-  uint32_t group = 1;  // of cta_group
-  uint32_t block = 0;  // numbers along K for each scale, of kinds with block scales
-  bool shift_a = false;
+  MmaKind kind;
+  uint8_t group;  // of cta_group
+  uint8_t block;  // numbers along K for each scale, of kinds with block scales
+  bool shift_a;
 };
 
 // Reads a descriptor, `has_k96` for an architecture where K may be 96.  Throws

@@ -7,7 +7,8 @@
 
 #include "machine/cluster.hpp"
 #include "machine/warp.hpp"
-#include "matrices/element_pairs.hpp"
+#include "matrices/fragments.hpp"
+#include "matrices/product_types.hpp"
 #include "program/operation.hpp"
 
 namespace emu {
@@ -18,14 +19,8 @@ constexpr uint32_t COLUMNS = 8;
 constexpr uint32_t MOST_DEPTH = 32;
 constexpr uint32_t MOST_REGISTERS = 4;  // of C and D
 
-struct Form {
-  Element a, b;
-  Result d;
-  bool saturate;
-};
-
 // Registers of D may be any of those of the operands, so that all are read before.
-void multiply_fragments(Step& step, const Form& form) {
+void multiply_fragments(Step& step, const ProductTypes& types) {
   const Fragment a(step, step.operand(1)), b(step, step.operand(2));
   const Fragment c(step, step.operand(3)), d(step, step.operand(0));
   uint32_t copies[MOST_REGISTERS][WARP];
@@ -38,31 +33,29 @@ void multiply_fragments(Step& step, const Form& form) {
   std::byte rows[FRAGMENT_ROWS * FRAGMENT_BYTES], columns[COLUMNS * FRAGMENT_BYTES];
   read_rows(a, bytes, rows);
   read_columns(b, bytes, columns);
-  const uint32_t depth = b.count() * per_piece(form.a);
+  const uint32_t depth = b.count() * per_piece(types.a);
   double wide[FRAGMENT_ROWS * MOST_DEPTH], by_depth[FRAGMENT_ROWS * MOST_DEPTH];
   double numbers[COLUMNS * MOST_DEPTH];
-  widen_pieces(form.a, rows, FRAGMENT_ROWS * b.count(), wide);
-  widen_pieces(form.b, columns, COLUMNS * b.count(), numbers);
+  widen_pieces(types.a, rows, FRAGMENT_ROWS * b.count(), wide);
+  widen_pieces(types.b, columns, COLUMNS * b.count(), numbers);
   turn(wide, FRAGMENT_ROWS, depth, by_depth);
   const Factors factors{by_depth, FRAGMENT_ROWS, numbers, depth, FRAGMENT_ROWS, COLUMNS, depth};
-  add_fragment(factors, {true, 1.0, form.saturate}, form.d, old, d);
+  add_fragment(factors, {true, 1.0, types.saturate}, types.d, old, d);
 }
 
-template <Element A, Element B, Result D, bool SATURATE>
-struct Multiply {
-  static Flow run(Step& step) {
-    if (!step.aligned()) return step.wait_for_lanes(ALL_LANES);
-    multiply_fragments(step, {A, B, D, SATURATE});
-    ++step.cluster().counters.matrices[step.operation().text];
-    return Flow::Next;
-  }
-};
+Flow execute(Step& step) {
+  if (!step.aligned()) return step.wait_for_lanes(ALL_LANES);
+  multiply_fragments(step, from_detail<ProductTypes>(step.code.detail));
+  ++step.cluster().counters.matrices[step.operation().text];
+  return Flow::Next;
+}
 
 Binding bind_mma(const Operation& op) {
-  for (const char* shape : {"m16n8k4", "m16n8k8", "m16n8k16", "m16n8k32"}) op.get(shape);
-  op.get("row");  // A is always by rows and B by columns
-  op.get("col");
-  return {code_for<Multiply>(op, !op.has("f32"))};
+  op.implied({"m16n8k4", "m16n8k8", "m16n8k16", "m16n8k32"});  // the counts of registers say it
+  op.implied({"row", "col"});  // A is always by rows and B by columns
+  const auto types = product_types(op);
+  if (!types) return {};
+  return {execute, false, to_detail(*types)};
 }
 
 const Registration registration{{"mma.sync.aligned", bind_mma}};

@@ -18,7 +18,7 @@ namespace {
 std::vector<Cta*> blocks_of(const Step& step, uint32_t mask) {
   auto& all = step.cluster().ctas;
   if (mask >> all.size()) {
-    throw Failure("MulticastMaskError").hex("mask", mask).with("blocks", int64_t(all.size()));
+    throw Failure("MulticastMaskError").hex("mask", mask).with("blocks", all.size());
   }
   std::vector<Cta*> blocks;
   for (uint32_t rank = 0; rank < all.size(); ++rank) {
@@ -27,10 +27,10 @@ std::vector<Cta*> blocks_of(const Step& step, uint32_t mask) {
   return blocks;
 }
 
-template <uint32_t GROUP>
 Flow commit(Step& step) {
-  Tensors::of(step.cta()).check_group(GROUP);
-  const Engines::Queue queue = Blocks(step.cta(), GROUP).queue();
+  const uint32_t group = step.code.detail;
+  Tensors::of(step.cta()).check_group(group);
+  const Engines::Queue queue = Blocks(step.cta(), group).queue();
   const Space space = space_named(step.operation().roles[0].space);
   const bool multicast = step.operation().roles.size() > 1;
   Clock clock;
@@ -58,10 +58,10 @@ Flow commit(Step& step) {
 
 Flow fence(Step&) { return Flow::Next; }
 
-Binding bind_commit(const Operation& operation) {
-  operation.get("mbarrier::arrive::one");
-  operation.get("multicast");  // seen by the operand that it brings
-  return {group_of(operation) == 1 ? commit<1> : commit<2>, true};
+Binding bind_commit(const Operation& op) {
+  op.implied({"mbarrier::arrive::one"});  // the only way to arrive
+  op.implied({"multicast"});              // seen by the operand that it brings
+  return with_group(op, commit);
 }
 
 Binding bind_fence(const Operation&) { return {fence, true}; }

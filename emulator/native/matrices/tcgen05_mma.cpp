@@ -4,6 +4,8 @@
 // Deliberately leaves out sparse matrices (.sp) and weights that stay (.ws), which the table of
 // instructions refuses.
 #include <memory>
+#include <optional>
+#include <string_view>
 
 #include "machine/machine.hpp"
 #include "matrices/tcgen05_product.hpp"
@@ -13,6 +15,8 @@ namespace emu {
 
 namespace {
 
+constexpr uint32_t MOST_SCALE_D = 15;  // PTX ISA, "tcgen05.mma": scale-input-d
+
 Cell cell_at(const Step& step, const char* role, int lane) {
   const Operand& operand = step.operand(step.operation().position(role));
   return Cell::at(uint32_t(step.address(operand, lane)));
@@ -21,8 +25,10 @@ Cell cell_at(const Step& step, const char* role, int lane) {
 // CUTLASS puts the first byte of the scales, which the instruction descriptor has too, into the
 // upper bits of their address.
 Cell scales_at(const Step& step, const char* role, int lane) {
-  const Operand& operand = step.operand(step.operation().position(role));
-  return Cell::at(uint32_t(step.address(operand, lane)) & 0x3FFF'FFFF);
+  constexpr uint32_t LANE_BITS = 0x3FFF;
+  Cell cell = cell_at(step, role, lane);
+  cell.lane &= LANE_BITS;
+  return cell;
 }
 
 uint64_t value_of(const Step& step, const char* role, int lane) {
@@ -39,13 +45,13 @@ void read_disabled(const Step& step, int lane, Tcgen05Product& product) {
 }
 
 Tcgen05Product read_product(const Step& step, const MmaModifiers& modifiers, int lane) {
-  const Operation& operation = step.operation();
+  const Operation& op = step.operation();
   const uint32_t descriptor = uint32_t(value_of(step, "idesc", lane));
   const bool has_k96 = step.machine().program.target == "sm_103a";
   Tcgen05Product product(read_instruction_descriptor(modifiers, has_k96, descriptor),
                          Blocks(step.cta(), modifiers.group));
   product.d = cell_at(step, "d", lane);
-  product.a_in_tensor = operation.find("a") >= 0;
+  product.a_in_tensor = op.find("a") >= 0;
   if (product.a_in_tensor) {
     product.a_cell = cell_at(step, "a", lane);
   } else {
@@ -56,17 +62,18 @@ Tcgen05Product read_product(const Step& step, const MmaModifiers& modifiers, int
     product.scale_a = scales_at(step, "scale_a", lane);
     product.scale_b = scales_at(step, "scale_b", lane);
   }
-  product.accumulate = step.predicate(operation.position("accumulate")) >> lane & 1;
+  product.accumulate = step.predicate(op.position("accumulate")) >> lane & 1;
   product.shift_a = modifiers.shift_a;
-  if (const int index = operation.find("scale_d"); index >= 0) {
+  if (const int index = op.find("scale_d"); index >= 0) {
     product.scale_d = uint32_t(step.operand(index).value);
-    if (product.scale_d > 15) throw Failure("ScaleDError").with("scale", int64_t(product.scale_d));
+    if (product.scale_d > MOST_SCALE_D) throw Failure("ScaleDError").with("scale", product.scale_d);
   }
   read_disabled(step, lane, product);
   return product;
 }
 
-Flow issue(Step& step, const MmaModifiers& modifiers) {
+Flow issue(Step& step) {
+  const auto modifiers = from_detail<MmaModifiers>(step.code.detail);
   const int lane = issuing_lane(step);
   Tensors::of(step.cta()).check_group(modifiers.group);
   const auto product =
@@ -82,79 +89,30 @@ Flow issue(Step& step, const MmaModifiers& modifiers) {
   return Flow::Next;
 }
 
-// ---- binders
+// ---- binding
 
-template <MmaKind KIND, uint32_t GROUP, uint32_t BLOCK, bool SHIFT>
-Flow execute(Step& step) {
-  return issue(step, {KIND, GROUP, BLOCK, SHIFT});
-}
-
-template <MmaKind KIND, uint32_t BLOCK, bool SHIFT>
-Execute for_group(uint32_t group) {
-  return group == 1 ? execute<KIND, 1, BLOCK, SHIFT> : execute<KIND, 2, BLOCK, SHIFT>;
-}
-
-struct KindRow {
-  const char* kind;
-  Execute (*plain)(uint32_t group);
-  Execute (*shifted)(uint32_t group);
-};
-
-template <MmaKind KIND>
-constexpr KindRow kind_row(const char* kind) {
-  return {kind, for_group<KIND, 0, false>, for_group<KIND, 0, true>};
-}
-
-constexpr KindRow KINDS[] = {
-    kind_row<MmaKind::F16>("kind::f16"), kind_row<MmaKind::TF32>("kind::tf32"),
-    kind_row<MmaKind::F8F6F4>("kind::f8f6f4"), kind_row<MmaKind::I8>("kind::i8")};
-
-struct ScaledRow {
-  const char* kind;
-  const char* scales;  // as the modifier says; the first row of a kind is what it means without
-  Execute (*execute)(uint32_t group);
-};
-
-constexpr ScaledRow SCALED[] = {
-    {"kind::mxf8f6f4", "scale_vec::1X", for_group<MmaKind::MXF8F6F4, 32, false>},
-    {"kind::mxf8f6f4", "block32", for_group<MmaKind::MXF8F6F4, 32, false>},
-    {"kind::mxf4", "scale_vec::2X", for_group<MmaKind::MXF4, 32, false>},
-    {"kind::mxf4", "block32", for_group<MmaKind::MXF4, 32, false>},
-    {"kind::mxf4nvf4", "scale_vec::2X", for_group<MmaKind::MXF4NVF4, 32, false>},
-    {"kind::mxf4nvf4", "block32", for_group<MmaKind::MXF4NVF4, 32, false>},
-    {"kind::mxf4nvf4", "scale_vec::4X", for_group<MmaKind::MXF4NVF4, 16, false>},
-    {"kind::mxf4nvf4", "block16", for_group<MmaKind::MXF4NVF4, 16, false>},
-};
-
-// The kind is the only modifier of a place in some rows of the table, and one of several in others.
-bool is_of(const Operation& operation, const char* kind) {
-  return operation.get("mma_kind") == kind || operation.get("scaling_kind") == kind ||
-         operation.has(kind);
-}
-
-std::string_view scales_in(const Operation& operation) {
-  std::string_view found;
-  for (const char* slot : {"mx8_scales", "mx4_scales", "nvf4_scales"}) {
-    if (operation.has(slot)) found = operation.get(slot);
-  }
-  return found;
-}
-
-Binding bind_mma(const Operation& operation) {
-  const uint32_t group = group_of(operation);
-  if (operation.has("block_scale")) {
-    const std::string_view scales = scales_in(operation);
-    for (const ScaledRow& row : SCALED) {
-      if (!is_of(operation, row.kind) || (!scales.empty() && scales != row.scales)) continue;
-      return {row.execute(group), true};
-    }
-    return {};
-  }
-  for (const KindRow& row : KINDS) {
-    if (!is_of(operation, row.kind)) continue;
-    return {(operation.has("ashift") ? row.shifted : row.plain)(group), true};
+std::optional<MmaKind> kind_of(const Operation& op) {
+  const std::string_view name = op.first_of({"mma_kind", "scaling_kind", "kind::i8",
+                                             "kind::mxf8f6f4", "kind::mxf4", "kind::mxf4nvf4"});
+  for (const MmaKind kind : MMA_KINDS) {
+    if (name == name_of(kind)) return kind;
   }
   return {};
+}
+
+// Numbers along K for each scale.  Which of these a kind can have, the table of instructions says;
+// without any of them it is 32.
+uint8_t block_of(const Operation& op) {
+  const std::string_view scales = op.first_of({"mx8_scales", "mx4_scales", "nvf4_scales"});
+  return scales == "scale_vec::4X" || scales == "block16" ? 16 : 32;
+}
+
+Binding bind_mma(const Operation& op) {
+  const auto kind = kind_of(op);
+  if (!kind) return {};
+  op.implied({"block_scale"});  // the kind says it
+  const uint8_t block = block_scaled(*kind) ? block_of(op) : 0;
+  return {issue, true, to_detail(MmaModifiers{*kind, group_of(op), block, op.has("ashift")})};
 }
 
 const Registration registration{{"tcgen05.mma", bind_mma}};

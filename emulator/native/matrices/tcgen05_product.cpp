@@ -14,6 +14,7 @@ namespace {
 constexpr uint32_t LANES = Tensors::LANES;
 constexpr uint32_t MOST_COLUMNS = 256;
 constexpr uint32_t MOST_DEPTH = 96;
+constexpr uint32_t MOST_ROW_BYTES = 48;
 constexpr uint32_t MOST_SCALES = 6;
 
 static_assert(PRODUCT_LANES == LANES);
@@ -33,12 +34,10 @@ Scratch& scratch() {
   return *own;
 }
 
-uint32_t pieces_per_row(Element element, uint32_t rows) { return rows / per_piece(element); }
-
 Pieces pieces_of(const SharedMatrix& matrix, Major major, Element element, uint32_t rows,
                  const MatrixForm& form) {
   if (major == Major::K) return Pieces(matrix, major, rows, form.row_bytes() / Pieces::SIZE);
-  return Pieces(matrix, major, form.k, pieces_per_row(element, rows));
+  return Pieces(matrix, major, form.k, rows / per_piece(element));
 }
 
 uint32_t row_cells(const MatrixForm& form) { return form.row_bytes() / sizeof(uint32_t); }
@@ -108,13 +107,13 @@ void place_a_tensor(const Tcgen05Product& product, Cta& cta, Scratch& room) {
   const MatrixForm& form = product.form;
   Tensors& tensors = Tensors::of(cta);
   for (const Segment& segment : product.segments()) {
-    const Cells cells{segment.lane, segment.lanes, product.a_cell.column, row_cells(form)};
+    const Cells cells = product.a_cells(segment);
     tensors.check(cells);
     tensors.check_written(cells);
     for (uint32_t i = 0; i < segment.lanes; ++i) {
       // Shifted, each row is that of the next lane, up to the last one.
       const uint32_t lane = std::min(segment.lane + i + product.shift_a, LANES - 1);
-      uint32_t words[MOST_DEPTH / 8];
+      uint32_t words[MOST_ROW_BYTES / sizeof(uint32_t)];
       for (uint32_t word = 0; word < cells.columns; ++word) {
         words[word] = *tensors.cells(lane, product.a_cell.column + word);
       }
@@ -180,7 +179,7 @@ void add_products(const Factors& factors, const Accumulator& how, Tensors& tenso
   const bool some = any_disabled(disabled);
   multiply(factors, [&](uint32_t column, const double* sums) {
     uint32_t* cells = tensors.cells(d.lane, d.column + column);
-    const Accumulator local = how;
+    const Accumulator local = how;  // not behind a reference that `cells` might alias
     if (!some) {
       for (uint32_t i = 0; i < factors.lanes; ++i) cells[i] = To::sum(local, cells[i], sums[i]);
       return;
@@ -193,7 +192,7 @@ void add_products(const Factors& factors, const Accumulator& how, Tensors& tenso
 
 using Add = void (*)(const Factors&, const Accumulator&, Tensors&, Cell, const uint32_t*);
 
-// In the order of MatrixForm::Result.
+// In the order of Result.
 constexpr Add ADD[] = {add_products<ToF16>, add_products<ToF32>, add_products<ToS32>};
 
 // Call f(cells) for the cells of D in a segment whose lanes are enabled.
@@ -240,7 +239,7 @@ void happen_in_block(const Tcgen05Product& product, uint32_t number, Scratch& ro
 Failure bad_lane(const char* operand, Cell cell, const char* allowed) {
   return Failure("MatrixLaneError")
       .with("operand", operand)
-      .with("lane", int64_t(cell.lane))
+      .with("lane", cell.lane)
       .with("allowed", allowed);
 }
 
@@ -267,11 +266,16 @@ Pieces Tcgen05Product::b_pieces() const {
   return pieces_of(b, form.b_major, form.b, form.n / blocks.count, form);
 }
 
+Cells Tcgen05Product::a_cells(const Segment& segment) const {
+  const uint32_t unread = shift_a ? 1 : 0;  // the first row
+  return {segment.lane + unread, segment.lanes - unread, a_cell.column, row_cells(form)};
+}
+
 uint32_t Tcgen05Product::columns_of_d() const { return segments().begin()->columns; }
 
 void Tcgen05Product::check() const {
-  const bool half = rows() == 64 && blocks.count == 1;
-  if (half ? d.lane != 0 && d.lane != 16 : d.lane != 0) {
+  const bool half = rows() == 64 && blocks.count == 1;  // of each 32 lanes 16 are used
+  if (d.lane != 0 && !(half && d.lane == 16)) {
     throw bad_lane("D", d, half ? "lane 0 or 16, for M=64" : "lane 0");
   }
   if (a_in_tensor) {
@@ -282,7 +286,7 @@ void Tcgen05Product::check() const {
           .with("major", "M")
           .with("allowed", "K-major matrices in tensor memory");
     }
-    if (shift_a && rows() != LANES) throw Failure("ShiftShapeError").with("m", int64_t(form.m));
+    if (shift_a && rows() != LANES) throw Failure("ShiftShapeError").with("m", form.m);
   } else {
     check_layout(a, form.a_major, form.a, form, "A");
   }
@@ -310,7 +314,7 @@ void Tcgen05Product::report(Races& races, const Races::Issued& issued) const {
       touch_cells(races, issued, cta, cells, Touch::Read);
     };
     for (const Segment& segment : segments()) {
-      if (a_in_tensor) read_cells({segment.lane, segment.lanes, a_cell.column, row_cells(form)});
+      if (a_in_tensor) read_cells(a_cells(segment));
       if (form.scales) {
         scales_of_a(*this, segment).for_each_rectangle(read_cells);
         scales_of_b(*this, segment).for_each_rectangle(read_cells);

@@ -53,6 +53,7 @@ struct Tcgen05Product {
   Segments segments() const;
   Pieces a_pieces() const;
   Pieces b_pieces() const;
+  Cells a_cells(const Segment& segment) const;  // that are read, of A in tensor memory
   uint32_t rows() const { return form.m / blocks.count; }  // of a block's part of A
   uint32_t columns_of_d() const;                           // that D has in tensor memory
 

@@ -12,34 +12,27 @@ namespace emu {
 
 // The address of tensor memory that all active lanes name.
 inline uint32_t tensor_address(const Step& step, const Operand& operand) {
-  const int first = lowest(step.active);
-  const uint32_t address = uint32_t(step.address(operand, first));
-  for_each(step.active, [&](int lane) {
-    const uint32_t other = uint32_t(step.address(operand, lane));
-    if (other == address) return;
-    throw Failure("NotUniformError")
-        .hex("first", address)
-        .with("first_lane", first)
-        .hex("other", other)
-        .with("other_lane", lane);
-  });
-  return address;
+  return uint32_t(step.uniform(operand));
 }
 
 // The one lane that issues an operation of the tensor core; throws NotOneThreadError.
 inline int issuing_lane(const Step& step) {
   if (count(step.active) != 1) {
-    throw Failure("NotOneThreadError").with("threads", int64_t(count(step.active)));
+    throw Failure("NotOneThreadError").with("threads", count(step.active));
   }
   return lowest(step.active);
 }
 
-// The number in cta_group::1 or cta_group::2.  `.sync` and `.aligned`, where a row of the table has
-// them as modifiers, are what `Step::aligned` checks.
-inline uint32_t group_of(const Operation& operation) {
-  operation.get("sync");
-  operation.get("aligned");
-  return operation.get("cta_group") == "cta_group::2" ? 2 : 1;
+// The number in cta_group::1 or cta_group::2.
+inline uint8_t group_of(const Operation& op) {
+  return op.get("cta_group") == "cta_group::2" ? 2 : 1;
+}
+
+// The code of an operation of which it only has to know the group, as its detail.  `.sync` and
+// `.aligned`, where a row of the table has them as modifiers, are what `Step::aligned` checks.
+inline Binding with_group(const Operation& op, Execute execute) {
+  op.implied({"sync", "aligned"});
+  return {execute, true, group_of(op)};
 }
 
 // The block, or with cta_group::2 the two blocks, that an instruction of a block is about: those
@@ -53,7 +46,7 @@ struct Blocks {
     if (group == 1) return;
     auto& all = cta.cluster.ctas;
     const uint32_t even = cta.rank & ~1u;
-    if (even + 1 >= all.size()) throw Failure("NoPairError").with("blocks", int64_t(all.size()));
+    if (even + 1 >= all.size()) throw Failure("NoPairError").with("blocks", all.size());
     block[0] = all[even].get();
     block[1] = all[even + 1].get();
   }

@@ -32,7 +32,7 @@ uint32_t checked_columns(const Step& step, const Operand& operand) {
   const uint32_t columns = uint32_t(step.uniform(operand));
   const bool power = columns && (columns & (columns - 1)) == 0;
   if (!power || columns < Tensors::UNIT || columns > Tensors::COLUMNS) {
-    throw Failure("ColumnCountError").with("columns", int64_t(columns));
+    throw Failure("ColumnCountError").with("columns", columns);
   }
   return columns;
 }
@@ -79,8 +79,8 @@ Flow allocate_together(const Step& step, Tensors& tensors, uint32_t columns) {
   }
   if (theirs.columns != columns) {
     throw Failure("PairColumnsError")
-        .with("columns", int64_t(columns))
-        .with("others", int64_t(theirs.columns));
+        .with("columns", columns)
+        .with("others", theirs.columns);
   }
   const auto start = tensors.find_free(columns, &others);
   if (!start) return step.wait_for({describe_columns, &step.cta(), columns, 0, false});
@@ -92,48 +92,42 @@ Flow allocate_together(const Step& step, Tensors& tensors, uint32_t columns) {
   return hand_out(step, *start);
 }
 
-template <uint32_t GROUP>
 Flow allocate(Step& step) {
   if (!step.aligned()) return step.wait_for_lanes(ALL_LANES);
+  const uint32_t group = step.code.detail;
   Tensors& tensors = Tensors::of(step.cta());
   const uint32_t columns = checked_columns(step, step.operand(1));
-  tensors.check_group(GROUP);
+  tensors.check_group(group);
   if (tensors.relinquished) throw Failure("RelinquishedError");
-  return GROUP == 1 ? allocate_alone(step, tensors, columns)
+  return group == 1 ? allocate_alone(step, tensors, columns)
                     : allocate_together(step, tensors, columns);
 }
 
-template <uint32_t GROUP>
 Flow deallocate(Step& step) {
   if (!step.aligned()) return step.wait_for_lanes(ALL_LANES);
+  const uint32_t group = step.code.detail;
   Tensors& tensors = Tensors::of(step.cta());
-  tensors.check_group(GROUP);
+  tensors.check_group(group);
   const Cell cell = Cell::at(uint32_t(step.uniform(step.operand(0))));
   const uint32_t columns = checked_columns(step, step.operand(1));
   tensors.check({cell.lane, 1, cell.column, columns});
-  tensors.deallocate(cell.column, columns, GROUP);
+  tensors.deallocate(cell.column, columns, group);
   step.effect();
   return Flow::Next;
 }
 
-template <uint32_t GROUP>
 Flow relinquish(Step& step) {
   if (!step.aligned()) return step.wait_for_lanes(ALL_LANES);
+  const uint32_t group = step.code.detail;
   Tensors& tensors = Tensors::of(step.cta());
-  tensors.check_group(GROUP);
+  tensors.check_group(group);
   tensors.relinquished = true;
   return Flow::Next;
 }
 
-Binding bind_allocate(const Operation& operation) {
-  return {group_of(operation) == 1 ? allocate<1> : allocate<2>, true};
-}
-Binding bind_deallocate(const Operation& operation) {
-  return {group_of(operation) == 1 ? deallocate<1> : deallocate<2>, true};
-}
-Binding bind_relinquish(const Operation& operation) {
-  return {group_of(operation) == 1 ? relinquish<1> : relinquish<2>, true};
-}
+Binding bind_allocate(const Operation& op) { return with_group(op, allocate); }
+Binding bind_deallocate(const Operation& op) { return with_group(op, deallocate); }
+Binding bind_relinquish(const Operation& op) { return with_group(op, relinquish); }
 
 const Registration registration{
     {"tcgen05.alloc", bind_allocate},

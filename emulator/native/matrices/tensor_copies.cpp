@@ -7,12 +7,14 @@
 // UTCCP traits have the lanes.  The text leaves two things to figures, and the emulator takes them
 // so: `.down` is towards lower lanes, so that the last of 32 lanes is what .4x256b may refill; and
 // unpacked numbers lie in their bytes as `matrices/elements.hpp` says.
-#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <memory>
+#include <string_view>
 
 #include "machine/machine.hpp"
 #include "matrices/descriptors.hpp"
+#include "matrices/elements.hpp"
 #include "matrices/tensor_access.hpp"
 #include "program/operation.hpp"
 
@@ -22,7 +24,11 @@ namespace {
 
 // ---- copies
 
+// What becomes of the numbers of a piece: narrow ones get a byte each.
 enum class Unpack : uint8_t { None, Six, Four };
+
+// In the order of Unpack.
+constexpr void (*UNPACK[])(std::byte* piece) = {nullptr, spread_piece<6, 0>, spread_piece<4, 2>};
 
 // A copy writes `rows` rows of 16-byte pieces; row r goes to lanes r % run + r / run * jump, and to
 // as many others, `distance` lanes apart from each other, as there are copies of it.
@@ -57,19 +63,6 @@ struct Copy {
   void report(Races& races, const Races::Issued& issued) const;
 };
 
-// 16 numbers of SIZE bits get a byte each.
-template <int SIZE, int SHIFT>
-void unpack_piece(std::byte* piece) {
-  std::byte wide[Pieces::SIZE];
-  for (int number = 0; number < 16; ++number) {
-    const int bit = number * SIZE;
-    uint32_t window = uint32_t(piece[bit / 8]) | uint32_t(piece[bit / 8 + 1]) << 8;
-    window = window >> bit % 8 & ((1u << SIZE) - 1);
-    wide[number] = std::byte(window << SHIFT);
-  }
-  std::memcpy(piece, wide, sizeof wide);
-}
-
 void Copy::happen() const {
   const Pieces all = pieces();
   std::byte bytes[Pieces::MOST * Pieces::SIZE];
@@ -78,15 +71,16 @@ void Copy::happen() const {
     Tensors& tensors = Tensors::of(cta);
     tensors.check({0, Tensors::LANES, to.column, columns()});
     all.gather(cta, bytes);
-    for (uint32_t piece = 0; piece < all.size(); ++piece) {
-      std::byte* at = bytes + piece * Pieces::SIZE;
-      if (unpack == Unpack::Six) unpack_piece<6, 0>(at);
-      if (unpack == Unpack::Four) unpack_piece<4, 2>(at);
+    if (const auto unpack_piece = UNPACK[size_t(unpack)]) {
+      for (uint32_t piece = 0; piece < all.size(); ++piece) {
+        unpack_piece(bytes + piece * Pieces::SIZE);
+      }
     }
     for_each_lane([&](uint32_t row, uint32_t lane) {
       const std::byte* from_row = bytes + row * shape.pieces * Pieces::SIZE;
       for (uint32_t column = 0; column < columns(); ++column) {
-        std::memcpy(tensors.cells(lane, to.column + column), from_row + column * 4, 4);
+        constexpr size_t CELL = sizeof(uint32_t);
+        std::memcpy(tensors.cells(lane, to.column + column), from_row + column * CELL, CELL);
       }
       tensors.mark_written({lane, 1, to.column, columns()});
     });
@@ -112,8 +106,8 @@ void Copy::report(Races& races, const Races::Issued& issued) const {
 }
 
 struct CopyRow {
-  const char* shape;
-  const char* multicast;  // empty where the shape has none
+  std::string_view shape;
+  std::string_view multicast;  // empty where the shape has none
   CopyShape lanes;
 };
 
@@ -125,22 +119,28 @@ constexpr CopyRow COPIES[] = {
     {"64x128b", "warpx2::01_23", {64, 1, 32, 64, 2, 32}},
     {"32x128b", "warpx4", {32, 1, 32, 0, 4, 32}},
 };
-constexpr size_t COPY_COUNT = sizeof COPIES / sizeof COPIES[0];
 
-template <size_t ROW, uint32_t GROUP, Unpack UNPACK>
+// What the modifiers say.
+struct CopyForm {
+  uint8_t row;  // of COPIES
+  uint8_t group;
+  Unpack unpack;
+};
+
 Flow execute_copy(Step& step) {
+  const auto form = from_detail<CopyForm>(step.code.detail);
   const int lane = issuing_lane(step);
-  Tensors::of(step.cta()).check_group(GROUP);
+  Tensors::of(step.cta()).check_group(form.group);
   const SharedMatrix from = read_descriptor_sm100(step.read(step.operand(1), lane), "s_desc");
   const Cell to = Cell::at(uint32_t(step.address(step.operand(0), lane)));
-  const CopyShape& shape = COPIES[ROW].lanes;
-  const auto copy =
-      std::make_shared<const Copy>(Copy{shape, UNPACK, Blocks(step.cta(), GROUP), from, to});
+  const CopyShape& shape = COPIES[form.row].lanes;
+  const auto copy = std::make_shared<const Copy>(
+      Copy{shape, form.unpack, Blocks(step.cta(), form.group), from, to});
   // .4x256b has one lane of each 32; all others begin at lane 0.
   if (to.lane >= (shape.rows == 4 ? 32 : 1)) {
     throw Failure("MatrixLaneError")
         .with("operand", "the destination")
-        .with("lane", int64_t(to.lane))
+        .with("lane", to.lane)
         .with("allowed", shape.rows == 4 ? "lanes 0 to 31" : "lane 0");
   }
   for (uint32_t block = 0; block < copy->blocks.count; ++block) {
@@ -153,69 +153,50 @@ Flow execute_copy(Step& step) {
   return Flow::Next;
 }
 
-template <size_t ROW, uint32_t GROUP>
-Execute copy_for(Unpack unpack) {
-  switch (unpack) {
-    case Unpack::Six: return execute_copy<ROW, GROUP, Unpack::Six>;
-    case Unpack::Four: return execute_copy<ROW, GROUP, Unpack::Four>;
-    default: return execute_copy<ROW, GROUP, Unpack::None>;
-  }
+Unpack unpack_of(const Operation& op) {
+  if (!op.has("b8x16")) return Unpack::None;
+  return op.get("packed_source") == "b6x16_p32" ? Unpack::Six : Unpack::Four;
 }
 
-template <size_t ROW = 0>
-Execute find_copy(const Operation& operation, std::string_view shape, Unpack unpack) {
-  if constexpr (ROW == COPY_COUNT) {
-    return nullptr;
-  } else {
-    const CopyRow& row = COPIES[ROW];
-    const bool right = !*row.multicast || operation.has(row.multicast) ||
-                       operation.get("cp_64") == row.multicast;
-    if (shape != row.shape || !right) return find_copy<ROW + 1>(operation, shape, unpack);
-    return group_of(operation) == 1 ? copy_for<ROW, 1>(unpack) : copy_for<ROW, 2>(unpack);
+Binding bind_copy(const Operation& op) {
+  const std::string_view shape = op.first_of({"cp_shape", "64x128b", "32x128b"});
+  const std::string_view multicast = op.first_of({"cp_64", "warpx4"});
+  for (size_t row = 0; row < std::size(COPIES); ++row) {
+    if (COPIES[row].shape != shape || COPIES[row].multicast != multicast) continue;
+    return {execute_copy, true, to_detail(CopyForm{uint8_t(row), group_of(op), unpack_of(op)})};
   }
-}
-
-Binding bind_copy(const Operation& operation) {
-  std::string_view shape = operation.get("cp_shape");
-  for (const char* other : {"64x128b", "32x128b"}) {
-    if (operation.has(other)) shape = other;
-  }
-  Unpack unpack = Unpack::None;
-  if (operation.has("b8x16")) {
-    unpack = operation.get("packed_source") == "b6x16_p32" ? Unpack::Six : Unpack::Four;
-  }
-  return {find_copy(operation, shape, unpack), true};
+  return {};
 }
 
 // ---- shifts
 
 constexpr uint32_t SHIFT_LANES = 32, SHIFT_COLUMNS = 8;
 
-template <uint32_t GROUP>
 Flow execute_shift(Step& step) {
+  const uint32_t group = step.code.detail;
   const int lane = issuing_lane(step);
-  Tensors::of(step.cta()).check_group(GROUP);
+  Tensors::of(step.cta()).check_group(group);
   const Cell at = Cell::at(uint32_t(step.address(step.operand(0), lane)));
   if (at.lane % SHIFT_LANES != 0) {
     throw Failure("MatrixLaneError")
         .with("operand", "the rows to shift")
-        .with("lane", int64_t(at.lane))
+        .with("lane", at.lane)
         .with("allowed", "a multiple of 32");
   }
-  const Blocks blocks(step.cta(), GROUP);
+  const Blocks blocks(step.cta(), group);
   const Cells cells{at.lane, SHIFT_LANES, at.column, SHIFT_COLUMNS};
   const Cells moved{at.lane, SHIFT_LANES - 1, at.column, SHIFT_COLUMNS};
   const Cells from{at.lane + 1, SHIFT_LANES - 1, at.column, SHIFT_COLUMNS};
-  for (uint32_t block = 0; block < GROUP; ++block) Tensors::of(blocks[block]).check(cells);
+  for (uint32_t block = 0; block < blocks.count; ++block) Tensors::of(blocks[block]).check(cells);
   if (Races* races = step.races()) {
     const Races::Issued issued = races->issue(step, Races::Stream::TensorCore);
-    for (uint32_t block = 0; block < GROUP; ++block) {
+    for (uint32_t block = 0; block < blocks.count; ++block) {
       touch_cells(*races, issued, blocks[block], from, Touch::Read);
       touch_cells(*races, issued, blocks[block], moved, Touch::Write);
     }
   }
   step.cluster().engines.defer(step, blocks.queue(), [blocks, cells, moved, from] {
-    for (uint32_t block = 0; block < GROUP; ++block) {
+    for (uint32_t block = 0; block < blocks.count; ++block) {
       Tensors& tensors = Tensors::of(blocks[block]);
       tensors.check(cells);
       tensors.check_written(from);
@@ -229,9 +210,9 @@ Flow execute_shift(Step& step) {
   return Flow::Next;
 }
 
-Binding bind_shift(const Operation& operation) {
-  operation.get("down");  // the only direction
-  return {group_of(operation) == 1 ? execute_shift<1> : execute_shift<2>, true};
+Binding bind_shift(const Operation& op) {
+  op.implied({"down"});  // the only direction
+  return with_group(op, execute_shift);
 }
 
 const Registration registration{{"tcgen05.cp", bind_copy}, {"tcgen05.shift", bind_shift}};

@@ -9,11 +9,13 @@
 // Deliberately leaves out what hardware does with a load behind a store of the same warp: without
 // tcgen05.wait::st the load may see the old value.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
-#include "arithmetic/formats.hpp"
+#include "arithmetic/dispatch.hpp"
+#include "arithmetic/extremes.hpp"
 #include "machine/machine.hpp"
 #include "matrices/tensor_access.hpp"
 #include "program/operation.hpp"
@@ -84,10 +86,10 @@ struct Move {
     if (base.lane < window || base.lane + Shape::LANES > window + 32 ||
         base.lane % Shape::LANES != 0) {
       throw Failure("TensorLanesError")
-          .with("lane", int64_t(base.lane))
-          .with("lanes", int64_t(Shape::LANES))
-          .with("warp", int64_t(warp.index))
-          .with("first", int64_t(window))
+          .with("lane", base.lane)
+          .with("lanes", Shape::LANES)
+          .with("warp", warp.index)
+          .with("first", window)
           .with("allowed", Shape::LANES == 32
                                ? std::to_string(window)
                                : std::to_string(window) + " or " + std::to_string(window + 16));
@@ -96,13 +98,20 @@ struct Move {
   }
 };
 
+// Positions of operands in the rows of the table.
+struct Positions {
+  int address, vector;
+  int split = -1;  // of 16x32bx2 only
+};
+constexpr Positions LOAD{1, 0, 2}, REDUCED_LOAD{2, 0}, STORE{0, 1}, STORE_HALVES{0, 2, 1};
+
 template <class Shape, bool PACKED>
-Move<Shape, PACKED> move_of(const Step& step, int address, int vector, int split) {
+Move<Shape, PACKED> move_of(const Step& step, const Positions& at) {
   Move<Shape, PACKED> move;
   move.tensors = &Tensors::of(step.cta());
-  move.base = Cell::at(tensor_address(step, step.operand(address)));
-  if (HALVES<Shape>) move.split = uint32_t(step.operand(split).value);
-  move.registers = step.operand(vector).count;
+  move.base = Cell::at(tensor_address(step, step.operand(at.address)));
+  if (HALVES<Shape>) move.split = uint32_t(step.operand(at.split).value);
+  move.registers = step.operand(at.vector).count;
   move.check(step.warp);
   return move;
 }
@@ -136,59 +145,33 @@ void load(const Step& step, const Move<Shape, PACKED>& move, const Operand* regi
 template <class Shape, bool PACKED>
 Flow execute_load(Step& step) {
   if (!step.aligned()) return step.wait_for_lanes(ALL_LANES);
-  const auto move = move_of<Shape, PACKED>(step, 1, 0, 2);
-  load(step, move, &step.element(step.operand(0), 0));
+  const auto move = move_of<Shape, PACKED>(step, LOAD);
+  load(step, move, &step.element(step.operand(LOAD.vector), 0));
   return Flow::Next;
 }
 
 // ---- loads with a reduction over the columns
 
-enum class Order : uint8_t { Min, Max };
-
-template <Order ORDER, class T>
-T pick(T a, T b) {
-  return (ORDER == Order::Min) == (b < a) ? b : a;
-}
-
-// min and max of f32, as the instructions of these names: -0 is less than +0; of a number and a NaN
-// the number, or with PROPAGATE the NaN.
-template <Order ORDER, bool ABSOLUTE, bool PROPAGATE>
-struct PickFloat {
-  static uint32_t first(uint32_t bits) {
-    return is_nan(bits) ? NAN_F32 : ABSOLUTE ? bits & 0x7FFF'FFFF : bits;
-  }
-  static uint32_t next(uint32_t so_far, uint32_t bits) {
-    bits = first(bits);
-    if (is_nan(so_far)) return PROPAGATE ? so_far : bits;
-    if (is_nan(bits)) return PROPAGATE ? bits : so_far;
-    const bool other = key(bits) < key(so_far);
-    return (ORDER == Order::Min) == other ? bits : so_far;
-  }
-  static bool is_nan(uint32_t bits) { return (bits & 0x7FFF'FFFF) > 0x7F80'0000; }
-  // Integers in the order of the numbers.
-  static int32_t key(uint32_t bits) {
-    return int32_t(bits >> 31 ? bits ^ 0x7FFF'FFFF : bits);
-  }
-};
-template <Order ORDER, class T>
-struct PickInteger {
-  static uint32_t first(uint32_t bits) { return bits; }
-  static uint32_t next(uint32_t so_far, uint32_t bits) {
-    return uint32_t(pick<ORDER, T>(T(so_far), T(bits)));
+// On the bits of integers, as FloatExtreme is on those of floats.
+template <class T, bool MAX>
+struct IntegerExtreme {
+  uint32_t operator()(uint32_t a, uint32_t b) const {
+    return MAX ? std::max(T(a), T(b)) : std::min(T(a), T(b));
   }
 };
 
-template <class Pick>
+// There are two registers or more, so that each value goes through `Extreme`.
+template <class Extreme>
 Flow execute_load_reduced(Step& step) {
   if (!step.aligned()) return step.wait_for_lanes(ALL_LANES);
-  const auto move = move_of<Shape32x32b, false>(step, 2, 0, -1);
-  const Operand* registers = &step.element(step.operand(0), 0);
+  const auto move = move_of<Shape32x32b, false>(step, REDUCED_LOAD);
+  const Operand* registers = &step.element(step.operand(REDUCED_LOAD.vector), 0);
   load(step, move, registers);
   uint32_t* reduced = step.lanes<uint32_t>(1);
   for_each(step.active, [&](int thread) {
-    uint32_t so_far = Pick::first(step.lanes<uint32_t>(registers[0])[thread]);
+    uint32_t so_far = step.lanes<uint32_t>(registers[0])[thread];
     for (uint32_t i = 1; i < move.registers; ++i) {
-      so_far = Pick::next(so_far, step.lanes<uint32_t>(registers[i])[thread]);
+      so_far = Extreme{}(so_far, step.lanes<uint32_t>(registers[i])[thread]);
     }
     reduced[thread] = so_far;
   });
@@ -214,8 +197,8 @@ void store(const Move<Shape, PACKED>& move, Lanes active, const std::vector<uint
 template <class Shape, bool PACKED>
 Flow execute_store(Step& step) {
   if (!step.aligned()) return step.wait_for_lanes(ALL_LANES);
-  const int vector = HALVES<Shape> ? 2 : 1;
-  const auto move = move_of<Shape, PACKED>(step, 0, vector, 1);
+  constexpr Positions AT = HALVES<Shape> ? STORE_HALVES : STORE;
+  const auto move = move_of<Shape, PACKED>(step, AT);
   if (Races* races = step.races()) {
     const Races::Issued issued = races->issue(step, Races::Stream::TensorStore, false);
     move.for_each_rectangle([&](const Cells& cells) {
@@ -223,7 +206,7 @@ Flow execute_store(Step& step) {
     });
   }
   std::vector<uint32_t> values(move.registers * WARP);
-  const Operand* registers = &step.element(step.operand(vector), 0);
+  const Operand* registers = &step.element(step.operand(AT.vector), 0);
   for (uint32_t i = 0; i < move.registers; ++i) {
     std::memcpy(&values[i * WARP], step.lanes<uint32_t>(registers[i]), WARP * sizeof(uint32_t));
   }
@@ -268,7 +251,7 @@ Flow wait_loads(Step& step) {
   return step.aligned() ? Flow::Next : step.wait_for_lanes(ALL_LANES);
 }
 
-// ---- binders
+// ---- binding
 
 struct ShapeRow {
   const char* name;
@@ -288,58 +271,54 @@ constexpr ShapeRow SHAPES[] = {
 constexpr ShapeRow HALVED = shape_row<Shape16x32bx2>("16x32bx2");
 
 // How often the shape is repeated is the number of registers, which the operands have.
-void read_times(const Operation& operation) {
-  for (const char* slot : {"tmem_times", "tmem_times_more", "tmem_times_64", "tmem_times_32"}) {
-    operation.get(slot);
-  }
+void read_times(const Operation& op) {
+  op.implied({"tmem_times", "tmem_times_more", "tmem_times_64", "tmem_times_32"});
 }
 
-const ShapeRow* shape_of(const Operation& operation) {
-  read_times(operation);
+const ShapeRow* shape_of(const Operation& op) {
+  read_times(op);
   for (const ShapeRow& row : SHAPES) {
-    if (operation.has(row.name)) return &row;
+    if (op.has(row.name)) return &row;
   }
   return nullptr;
 }
 
-Binding bind_load(const Operation& operation) {
-  const ShapeRow* row = shape_of(operation);
+Binding bind_load(const Operation& op) {
+  const ShapeRow* row = shape_of(op);
   if (!row) return {};
-  return {operation.has("pack::16b") ? row->load_packed : row->load, false};
+  return {op.has("pack::16b") ? row->load_packed : row->load};
 }
-Binding bind_load_halves(const Operation& operation) {
-  read_times(operation);
-  return {operation.has("pack::16b") ? HALVED.load_packed : HALVED.load, false};
+Binding bind_load_halves(const Operation& op) {
+  read_times(op);
+  return {op.has("pack::16b") ? HALVED.load_packed : HALVED.load};
 }
-Binding bind_store(const Operation& operation) {
-  const ShapeRow* row = shape_of(operation);
+Binding bind_store(const Operation& op) {
+  const ShapeRow* row = shape_of(op);
   if (!row) return {};
-  return {operation.has("unpack::16b") ? row->store_packed : row->store, true};
+  return {op.has("unpack::16b") ? row->store_packed : row->store, true};
 }
-Binding bind_store_halves(const Operation& operation) {
-  read_times(operation);
-  return {operation.has("unpack::16b") ? HALVED.store_packed : HALVED.store, true};
+Binding bind_store_halves(const Operation& op) {
+  read_times(op);
+  return {op.has("unpack::16b") ? HALVED.store_packed : HALVED.store, true};
 }
 
-template <Order ORDER>
-Execute reduced_load(const Operation& operation) {
-  const Type& type = operation.type("d");
-  if (type.is("u32")) return execute_load_reduced<PickInteger<ORDER, uint32_t>>;
-  if (type.is("s32")) return execute_load_reduced<PickInteger<ORDER, int32_t>>;
-  const bool absolute = operation.has("abs"), propagate = operation.has("NaN");
-  if (absolute && propagate) return execute_load_reduced<PickFloat<ORDER, true, true>>;
-  if (absolute) return execute_load_reduced<PickFloat<ORDER, true, false>>;
-  if (propagate) return execute_load_reduced<PickFloat<ORDER, false, true>>;
-  return execute_load_reduced<PickFloat<ORDER, false, false>>;
+template <bool MAX>
+Binding bind_reduction(const Operation& op) {
+  const Type& type = op.type("d");
+  if (type.is("u32")) return {execute_load_reduced<IntegerExtreme<uint32_t, MAX>>};
+  if (type.is("s32")) return {execute_load_reduced<IntegerExtreme<int32_t, MAX>>};
+  return with_flag(op.has("NaN"), [&](auto nan) {
+    return with_flag(op.has("abs"), [&](auto absolute) {
+      constexpr ExtremeSign SIGN = absolute() ? ExtremeSign::Absolute : ExtremeSign::Kept;
+      return Binding{execute_load_reduced<FloatExtreme<F32, MAX, false, nan(), SIGN>>};
+    });
+  });
 }
 
-Binding bind_load_reduced(const Operation& operation) {
-  read_times(operation);
-  if (!operation.has("32x32b")) return {};
-  operation.get("word");
-  return {operation.get("min_max") == "min" ? reduced_load<Order::Min>(operation)
-                                            : reduced_load<Order::Max>(operation),
-          false};
+Binding bind_load_reduced(const Operation& op) {
+  read_times(op);
+  op.implied({"32x32b"});  // the only shape
+  return op.get("min_max") == "min" ? bind_reduction<false>(op) : bind_reduction<true>(op);
 }
 
 Binding bind_wait_stores(const Operation&) { return {wait_stores, true}; }

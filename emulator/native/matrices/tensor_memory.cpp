@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t POISON_WORD = 0x0101'0101u * POISON;
 
-std::string range(uint32_t first, uint32_t count) {
+std::string range(uint64_t first, uint64_t count) {
   return std::to_string(first) + "-" + std::to_string(first + count - 1);
 }
 
@@ -39,7 +39,9 @@ Tensors& Tensors::of(Cta& cta) {
 }
 
 void Tensors::check(const Cells& cells) const {
-  if (cells.lane + cells.lanes > LANES || cells.column + cells.columns > COLUMNS) {
+  // In 64 bits: an address or an offset of an instruction may be anything.
+  if (uint64_t(cells.lane) + cells.lanes > LANES ||
+      uint64_t(cells.column) + cells.columns > COLUMNS) {
     throw Failure("TensorBoundsError")
         .with("lanes", range(cells.lane, cells.lanes))
         .with("columns", range(cells.column, cells.columns));
@@ -60,8 +62,8 @@ void Tensors::check_written(const Cells& cells) const {
     const Known* found = std::find_if(known, end, [](Known k) { return k != Known::Written; });
     if (found == end) continue;
     throw Failure("UninitialisedTensorError")
-        .with("lane", int64_t(cells.lane + (found - known)))
-        .with("column", int64_t(column))
+        .with("lane", cells.lane + (found - known))
+        .with("column", column)
         .with("block", cta_.name());
   }
 }
@@ -95,13 +97,14 @@ void Tensors::deallocate(uint32_t start, uint32_t columns, uint32_t group) {
   if (found == allocations_.end()) {
     throw Failure("DeallocationError")
         .with("columns", range(start, columns))
-        .with("group", int64_t(group))
+        .with("group", group)
         .with("allocations", describe_allocations());
   }
   allocations_.erase(found);
   used_ &= ~units_of(start, columns);
   if (Races* races = cta_.cluster.races.get()) {
-    races->forget({Region::Is::Tensor, &cta_}, offset(0, start), columns * LANES * 4);
+    const uint64_t bytes = offset(0, start + columns) - offset(0, start);
+    races->forget({Region::Is::Tensor, &cta_}, offset(0, start), bytes);
   }
 }
 
@@ -125,7 +128,7 @@ std::string Tensors::describe_allocations() const {
 void Tensors::check_group(uint32_t group) {
   if (group_ == 0) group_ = group;
   if (group_ == group) return;
-  throw Failure("MixedGroupsError").with("group", int64_t(group)).with("other", int64_t(group_));
+  throw Failure("MixedGroupsError").with("group", group).with("other", group_);
 }
 
 }  // namespace emu

@@ -2,7 +2,7 @@
 // warp.
 //
 // Each row of a matrix is 16 bytes at the address that one lane gives; each lane gets or gives some
-// bytes of each.  The rows of `Layout` below say which: PTX ISA, "ldmatrix" and "stmatrix", and for
+// bytes of each.  Which, the layouts below say: PTX ISA, "ldmatrix" and "stmatrix", and for
 // 8-bit types CUTLASS include/cute/atom/copy_traits_sm100.hpp.
 //
 // Deliberately leaves products to mma_sync.cpp.
@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "machine/cluster.hpp"
+#include "matrices/elements.hpp"
 #include "memory/access.hpp"
 #include "program/operation.hpp"
 
@@ -22,6 +23,8 @@ constexpr uint32_t ROW = 16;  // bytes
 struct Byte {
   uint32_t row, column;
 };
+
+// ---- layouts: where byte `byte` of register `index` of a lane is, among the rows in memory
 
 // m8n8.b16: two neighbours of a row in each register.
 struct Rows {
@@ -60,31 +63,17 @@ struct Columns16x8 {
   }
 };
 
+// ---- execution
+
 // What becomes of the bytes of a row on the way into registers.
 using Unpack = void (*)(std::byte* row);
 
 void as_they_are(std::byte*) {}
 
-// b4x16_p64: 16 numbers of 4 bits in 8 bytes; each goes to the low bits of a byte, from where
-// kernels shift it to bits 2 to 5 for mma.sync (CUTLASS include/cute/atom/mma_traits_sm120.hpp).
-void unpack_4bit(std::byte* row) {
-  std::byte packed[ROW];
-  std::memcpy(packed, row, ROW);
-  for (uint32_t i = 0; i < ROW; ++i) {
-    row[i] = packed[i / 2] >> 4 * (i % 2) & std::byte(0xF);
-  }
-}
-
-// b6x16_p32: 16 numbers of 6 bits in 12 bytes; each goes to the low bits of a byte.
-void unpack_6bit(std::byte* row) {
-  std::byte packed[ROW];
-  std::memcpy(packed, row, ROW);
-  for (uint32_t i = 0; i < ROW; ++i) {
-    const uint32_t bit = 6 * i;
-    const uint32_t pair = uint32_t(packed[bit / 8]) | uint32_t(packed[bit / 8 + 1]) << 8;
-    row[i] = std::byte(pair >> bit % 8 & 0x3F);
-  }
-}
+// Numbers of 4 bits go to the low bits of their bytes; kernels shift them to bits 2 to 5 for
+// mma.sync (CUTLASS include/cute/atom/mma_traits_sm120.hpp).
+constexpr Unpack UNPACK_B4X16_P64 = spread_piece<4, 0>;
+constexpr Unpack UNPACK_B6X16_P32 = spread_piece<6, 0>;
 
 template <class Layout>
 uint32_t rows_of(const Operand& registers) {
@@ -157,23 +146,25 @@ Flow transpose(Step& step) {
   return Flow::Next;
 }
 
+// ---- binding
+
 Binding bind_load_8x8(const Operation& op) {
   return {op.has("trans") ? load<Columns> : load<Rows>};
 }
 Binding bind_load_16x16(const Operation& op) {
-  op.get("trans");  // always there
+  op.implied({"trans"});  // always there
   return {load<Columns16x16>};
 }
 Binding bind_load_8x16(const Operation& op) {
-  op.get("b8x16");  // always there
+  op.implied({"b8x16"});  // always there
   const bool six = op.get("packed_source") == "b6x16_p32";
-  return {six ? load<Rows, unpack_6bit> : load<Rows, unpack_4bit>};
+  return {six ? load<Rows, UNPACK_B6X16_P32> : load<Rows, UNPACK_B4X16_P64>};
 }
 Binding bind_store_8x8(const Operation& op) {
   return {op.has("trans") ? store<Columns> : store<Rows>};
 }
 Binding bind_store_16x8(const Operation& op) {
-  op.get("trans");  // always there
+  op.implied({"trans"});  // always there
   return {store<Columns16x8>};
 }
 Binding bind_transpose(const Operation&) { return {transpose}; }
@@ -181,8 +172,7 @@ Binding bind_transpose(const Operation&) { return {transpose}; }
 // How many matrices there are is the count of registers.
 template <Bind BIND>
 Binding counted(const Operation& op) {
-  op.get("times");
-  op.get("few_times");
+  op.implied({"times", "few_times"});
   return BIND(op);
 }
 

@@ -9,12 +9,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "machine/cluster.hpp"
 #include "machine/machine.hpp"
 #include "machine/warp.hpp"
 #include "matrices/descriptors.hpp"
-#include "matrices/element_pairs.hpp"
+#include "matrices/fragments.hpp"
+#include "matrices/product_types.hpp"
 #include "program/operation.hpp"
 #include "races/races.hpp"
 
@@ -30,17 +32,18 @@ constexpr uint32_t MOST_DEPTH = 32;
 
 // One product of one warp, as its instruction says.
 struct Product {
+  Product(const Step& step, const ProductTypes& types);
+
   Cta* cta;
   uint32_t warp;  // of the warpgroup
-  Element a_type, b_type;
-  Result d_type;
+  ProductTypes types;
+  Fragment d;
   uint32_t n, depth;
-  std::unique_ptr<Fragment> a;  // null: A is in shared memory
+  std::optional<Fragment> a;  // none: A is in shared memory
   SharedMatrix a_shared, b_shared;
   Major a_major = Major::K, b_major = Major::K;
   double sign = 1;  // of A times that of B
   Accumulator how;
-  std::unique_ptr<Fragment> d;
 
   Pieces a_pieces() const;
   Pieces b_pieces() const;
@@ -53,14 +56,14 @@ Pieces Product::a_pieces() const {
     const Pieces all(a_shared, Major::K, M, ROW_PIECES);
     return Pieces(all, {ROW_PIECES, first, FRAGMENT_ROWS, 0, ROW_PIECES});
   }
-  const uint32_t per_line = M / per_piece(a_type), own = FRAGMENT_ROWS / per_piece(a_type);
+  const uint32_t per_line = M / per_piece(types.a), own = FRAGMENT_ROWS / per_piece(types.a);
   const Pieces all(a_shared, Major::MN, depth, per_line);
   return Pieces(all, {per_line, 0, depth, warp * own, own});
 }
 
 Pieces Product::b_pieces() const {
   if (b_major == Major::K) return Pieces(b_shared, Major::K, n, ROW_PIECES);
-  return Pieces(b_shared, Major::MN, depth, n / per_piece(b_type));
+  return Pieces(b_shared, Major::MN, depth, n / per_piece(types.b));
 }
 
 // Room for the matrices of one product, which each worker keeps.
@@ -80,35 +83,30 @@ void Product::happen() const {
   Scratch& room = scratch();
   if (a) {
     read_rows(*a, FRAGMENT_BYTES, room.bytes);
-    widen_pieces(a_type, room.bytes, FRAGMENT_ROWS * ROW_PIECES, room.wide);
+    widen_pieces(types.a, room.bytes, FRAGMENT_ROWS * ROW_PIECES, room.wide);
     turn(room.wide, FRAGMENT_ROWS, depth, room.a);
   } else {
     const Pieces pieces = a_pieces();
     pieces.gather(*cta, room.bytes);
     const bool by_rows = a_major == Major::K;
-    widen_pieces(a_type, room.bytes, pieces.size(), by_rows ? room.wide : room.a);
+    widen_pieces(types.a, room.bytes, pieces.size(), by_rows ? room.wide : room.a);
     if (by_rows) turn(room.wide, FRAGMENT_ROWS, depth, room.a);
   }
   const Pieces pieces = b_pieces();
   pieces.gather(*cta, room.bytes);
-  widen_pieces(b_type, room.bytes, pieces.size(), room.wide);
+  widen_pieces(types.b, room.bytes, pieces.size(), room.wide);
   const double* b = room.wide;
   if (b_major == Major::MN) {
     turn(room.wide, depth, n, room.b);
     b = room.b;
   }
-  for (uint32_t i = 0; sign < 0 && i < FRAGMENT_ROWS * depth; ++i) room.a[i] = -room.a[i];
+  if (sign < 0) {
+    for (uint32_t i = 0; i < FRAGMENT_ROWS * depth; ++i) room.a[i] = -room.a[i];
+  }
   const uint32_t* old[MOST_COLUMNS / 2];
-  for (uint32_t index = 0; index < d->count(); ++index) old[index] = (*d)[index];
-  add_fragment({room.a, FRAGMENT_ROWS, b, depth, FRAGMENT_ROWS, n, depth}, how, d_type, old, *d);
+  for (uint32_t index = 0; index < d.count(); ++index) old[index] = d[index];
+  add_fragment({room.a, FRAGMENT_ROWS, b, depth, FRAGMENT_ROWS, n, depth}, how, types.d, old, d);
 }
-
-// What the modifiers say, found when the program is loaded.
-struct Form {
-  Element a, b;
-  Result d;
-  bool saturate;
-};
 
 double sign_of(const Step& step, const char* role) {
   const int index = step.operation().find(role);
@@ -136,40 +134,26 @@ SharedMatrix descriptor(const Step& step, const char* role) {
 }
 
 bool accumulates(const Step& step) {
-  const Lanes lanes = step.predicate(step.operation().position("scale_d")) & step.active;
-  if (lanes != 0 && lanes != step.active) {
-    throw Failure("NotUniformError")
-        .with("first", 1)
-        .with("first_lane", lowest(lanes))
-        .with("other", 0)
-        .with("other_lane", lowest(step.active & ~lanes));
-  }
-  return lanes != 0;
+  return step.uniform(step.operand(step.operation().position("scale_d"))) != 0;
 }
 
-Product read_product(const Step& step, const Form& form) {
-  const Operation& op = step.operation();
-  const Operand& d = step.operand(op.position("d"));
-  Product product{};
-  product.cta = &step.cta();
-  product.warp = step.warp.index % WARPS;
-  product.a_type = form.a;
-  product.b_type = form.b;
-  product.d_type = form.d;
-  product.n = d.count * (form.d == Result::F16 ? 4 : 2);
-  product.depth = ROW_PIECES * per_piece(form.a);
-  product.d = std::make_unique<Fragment>(step, d);
-  if (const int a = op.find("a"); a >= 0) {
-    product.a = std::make_unique<Fragment>(step, step.operand(a));
+Product::Product(const Step& step, const ProductTypes& types)
+    : cta(&step.cta()),
+      warp(step.warp.index % WARPS),
+      types(types),
+      d(step, step.operand(step.operation().position("d"))),
+      n(d.count() * (types.d == Result::F16 ? 4 : 2)),
+      depth(ROW_PIECES * per_piece(types.a)) {
+  if (const int index = step.operation().find("a"); index >= 0) {
+    a.emplace(step, step.operand(index));
   } else {
-    product.a_shared = descriptor(step, "a_desc");
-    product.a_major = major_of(step, "trans_a");
+    a_shared = descriptor(step, "a_desc");
+    a_major = major_of(step, "trans_a");
   }
-  product.b_shared = descriptor(step, "b_desc");
-  product.b_major = major_of(step, "trans_b");
-  product.sign = sign_of(step, "scale_a") * sign_of(step, "scale_b");
-  product.how = {accumulates(step), 1.0, form.saturate};
-  return product;
+  b_shared = descriptor(step, "b_desc");
+  b_major = major_of(step, "trans_b");
+  sign = sign_of(step, "scale_a") * sign_of(step, "scale_b");
+  how = {accumulates(step), 1.0, types.saturate};
 }
 
 // "wgmma m64n128k16 bf16.bf16", once for the four warps.
@@ -177,14 +161,20 @@ void count_product(const Step& step, const Product& product) {
   if (product.warp == 0) ++step.cluster().counters.matrices[step.operation().text];
 }
 
-Flow issue(Step& step, const Form& form) {
+// The products of a warp, and the ends of its groups among them, happen in order.
+Engines::Queue queue_of(const Step& step) {
+  return Engines::queue(Engines::Kind::Wgmma, step.cta().rank, step.warp.index);
+}
+
+Flow issue(Step& step) {
   if (!step.aligned()) return step.wait_for_lanes(ALL_LANES);
   if (!step.warp.wgmma.fenced) throw Failure("WgmmaFenceError");
   const uint64_t warps = step.cta().warps.size();
   if (warps < (step.warp.index / WARPS + 1) * WARPS) {
-    throw Failure("WarpgroupError").with("warps", int64_t(warps));
+    throw Failure("WarpgroupError").with("warps", warps);
   }
-  const auto product = std::make_shared<const Product>(read_product(step, form));
+  const auto product =
+      std::make_shared<const Product>(step, from_detail<ProductTypes>(step.code.detail));
   count_product(step, *product);
   if (Races* races = step.races()) {
     const Races::Issued by = races->issue(step, Races::Stream::Wgmma);
@@ -194,21 +184,15 @@ Flow issue(Step& step, const Form& form) {
     if (!product->a) product->a_pieces().for_each_range(read);
     product->b_pieces().for_each_range(read);
   }
-  const auto queue = Engines::queue(Engines::Kind::Wgmma, step.cta().rank, step.warp.index);
-  step.cluster().engines.defer(step, queue, [product] { product->happen(); });
+  step.cluster().engines.defer(step, queue_of(step), [product] { product->happen(); });
   return Flow::Next;
 }
 
-template <Element A, Element B, Result D, bool SATURATE>
-struct WarpgroupProduct {
-  static Flow run(Step& step) { return issue(step, {A, B, D, SATURATE}); }
-};
-
 Binding bind_product(const Operation& op) {
-  // The shape is in the counts of registers.
-  for (const char* slot : {"wgmma_k8", "wgmma_k16", "wgmma_k32", "wgmma_k32_int"}) op.get(slot);
-  const Type& d = op.type("d");
-  return {code_for<WarpgroupProduct>(op, d.bits == 32 && d.kind == Kind::Bits), true};
+  op.implied({"wgmma_k8", "wgmma_k16", "wgmma_k32", "wgmma_k32_int"});  // registers say the shape
+  const auto types = product_types(op);
+  if (!types) return {};
+  return {issue, true, to_detail(*types)};
 }
 
 // ---- groups
@@ -223,10 +207,9 @@ Flow commit(Step& step) {
   if (!step.aligned()) return step.wait_for_lanes(ALL_LANES);
   Races* races = step.races();
   step.warp.wgmma.commit(races ? races->mark(step, Races::Stream::Wgmma) : 0);
-  const auto queue = Engines::queue(Engines::Kind::Wgmma, step.cta().rank, step.warp.index);
   WgmmaGroups* groups = &step.warp.wgmma;
   Cluster* cluster = &step.cluster();
-  cluster->engines.defer(step, queue, [groups, cluster] {
+  cluster->engines.defer(step, queue_of(step), [groups, cluster] {
     groups->finish();
     ++cluster->version;
   });

@@ -27,6 +27,7 @@ constexpr struct {
 };
 
 constexpr uint64_t STRONG_BYTES = 16;  // that the race detector takes at once
+constexpr uint64_t FIRST_PAGE = 4096;  // of addresses, in which no system has anything
 
 const char* verb(Touch touch) {
   return touch == Touch::Read ? "reads" : touch == Touch::Write ? "writes" : "updates";
@@ -47,12 +48,9 @@ Failure failure(const char* name, const Access& access, Space space, uint64_t ad
 }
 
 [[noreturn]] void fail_global(const Machine& machine, const Access& access, uint64_t address) {
-  if (in_global(machine, address, access.bytes, false)) {
-    throw failure("ReadOnlyMemoryError", access, Space::Global, address);
-  }
   // Of the allocations and the module's variables, the nearest.
   const GlobalMemory::Range* range = machine.global.nearest(address);
-  GlobalMemory::Range found{0, 0, NOWHERE, true};
+  GlobalMemory::Range found{0, 0, NOWHERE};
   if (range) found = *range;
   const auto distance = [address](uint64_t start, uint64_t stop) {
     return address < start ? start - address : address >= stop ? address - stop + 1 : 0;
@@ -61,9 +59,10 @@ Failure failure(const char* name, const Access& access, Space space, uint64_t ad
   const uint64_t stop = start + machine.module_global.size();
   std::string which = range ? "allocation " + std::to_string(found.name) : "";
   if (stop > start && (!range || distance(start, stop) < distance(found.start, found.stop))) {
-    found = {start, stop, NOWHERE, true};
+    found = {start, stop, NOWHERE};
     which = "the module's variables";
   }
+  if (address < FIRST_PAGE) throw failure("NullPointerError", access, Space::Global, address);
   if (which.empty()) throw failure("NoAllocationError", access, Space::Global, address);
   const bool before = address < found.start;
   const uint64_t away = before ? found.start - address : address - found.start;
@@ -163,7 +162,7 @@ Place resolve(const Step& step, const Access& access, uint64_t address, int lane
     }
     default: break;
   }
-  if (!in_global(machine, address, access.bytes, access.touch != Touch::Read)) {
+  if (!in_global(machine, address, access.bytes)) {
     fail_global(machine, access, address);
   }
   return {reinterpret_cast<std::byte*>(address), Space::Global, nullptr, address};
@@ -195,8 +194,8 @@ Window window_of(uint64_t address) {
   }
 }
 
-bool in_global(const Machine& machine, uint64_t address, uint64_t bytes, bool writing) {
-  if (machine.global.find(address, bytes, writing)) return true;
+bool in_global(const Machine& machine, uint64_t address, uint64_t bytes) {
+  if (machine.global.find(address, bytes)) return true;
   const uint64_t start = reinterpret_cast<uintptr_t>(machine.module_global.data());
   const uint64_t size = machine.module_global.size();
   return address >= start && bytes <= size && address - start <= size - bytes;
@@ -265,8 +264,9 @@ void report_to_races(const Step& step, const Access& access, const Place& place,
     step.races()->touch(step, region, place.offset, bytes, access.touch, access.values);
     return;
   }
-  const Races::Order order{access.touch != Touch::Write, access.touch != Touch::Read,
-                           access.strong->acquires(), access.strong->releases()};
+  const Races::Order order{access.strong->scope, access.touch != Touch::Write,
+                           access.touch != Touch::Read, access.strong->acquires(),
+                           access.strong->releases()};
   for (uint64_t done = 0; done < bytes; done += STRONG_BYTES) {
     step.races()->strong(step, region, place.offset + done, std::min(bytes - done, STRONG_BYTES),
                          order);
@@ -303,7 +303,7 @@ std::byte* reach_shared(Cta& cta, uint32_t offset, uint32_t bytes, Touch touch) 
 }
 
 std::byte* reach_global(Machine& machine, uint64_t address, uint64_t bytes, Touch touch) {
-  if (!in_global(machine, address, bytes, touch != Touch::Read)) {
+  if (!in_global(machine, address, bytes)) {
     fail_global(machine, {Space::Global, uint32_t(bytes), touch, nullptr}, address);
   }
   return reinterpret_cast<std::byte*>(address);

@@ -171,7 +171,7 @@ Binding bind_rank_of(const Operation& op) {
 Flow prefetch(Step&) { return Flow::Next; }
 
 Binding bind_prefetch(const Operation& op) {
-  op.has("tensormap");
+  op.implied({"tensormap"});  // what it is for
   return {prefetch};
 }
 

@@ -12,6 +12,7 @@
 #include "machine/machine.hpp"
 #include "machine/step.hpp"
 #include "memory/access.hpp"
+#include "memory/elements.hpp"
 #include "memory/locate.hpp"
 #include "memory/reductions.hpp"
 #include "memory/strength.hpp"
@@ -23,40 +24,22 @@ namespace {
 
 constexpr uint32_t LARGEST = 16;  // bytes of an operand
 
-struct Wide {  // 128 bits
-  uint64_t low, high;
-  bool operator==(const Wide& other) const { return low == other.low && high == other.high; }
-};
-
 // ---- operands: a register or a vector of them, as the bytes that they are in memory
 
-uint32_t bytes_of(const Operand& operand) {
-  if (operand.is != Operand::Is::Vector) return operand.bits / 8;
-  return operand.count * operand.bits / 8;
-}
-
-template <class F>
-void each_register(const Step& step, const Operand& operand, F&& f) {
-  if (operand.is != Operand::Is::Vector) return f(operand, 0u);
-  for (uint32_t i = 0; i < operand.count; ++i) {
-    const Operand& element = step.element(operand, i);
-    f(element, i * operand.bits / 8);
-  }
-}
-
 void gather(const Step& step, const Operand& operand, int lane, std::byte* bytes) {
-  each_register(step, operand, [&](const Operand& element, uint32_t offset) {
-    const uint32_t size = element.bits / 8;
-    std::memcpy(bytes + offset, step.registers + element.place + size * uint32_t(lane), size);
+  const uint32_t size = operand.bits / 8;
+  each_element(step, operand, [&](const Operand& element, uint32_t index) {
+    std::memcpy(bytes + index * size, step.registers + element.place + size * uint32_t(lane), size);
   });
 }
 
 void scatter(const Step& step, const Operand& operand, int lane, const std::byte* bytes) {
   if (operand.is == Operand::Is::Sink) return;
-  each_register(step, operand, [&](const Operand& element, uint32_t offset) {
+  const uint32_t size = operand.bits / 8;
+  each_element(step, operand, [&](const Operand& element, uint32_t index) {
     if (element.is == Operand::Is::Sink) return;
-    const uint32_t size = element.bits / 8;
-    std::memcpy(step.registers + element.place + size * uint32_t(lane), bytes + offset, size);
+    std::memcpy(step.registers + element.place + size * uint32_t(lane), bytes + index * size,
+                size);
   });
 }
 
@@ -76,7 +59,7 @@ Flow each_atomic(Step& step, F&& f) {
   constexpr int ADDRESS = RETURNS ? 1 : 0;
   const Operand& operand = step.operand(ADDRESS + 1);
   const Strength strength = unpacked_strength(step.code.detail);
-  const uint32_t bytes = bytes_of(operand);
+  const uint32_t bytes = elements_of(operand) * operand.bits / 8;
   Reached reached;
   reach_lanes(step, {unpacked_space(step.code.detail), bytes, Touch::Atomic, &strength},
               step.operand(ADDRESS), reached);
@@ -151,18 +134,11 @@ Flow compare_and_swap(Step& step) {
 
 // ---- binding
 
-std::string_view operation_named(const Operation& op) {
-  for (const char* slot : {"boolean", "inc_dec", "min_max", "add"}) {
-    if (op.has(slot)) return op.get(slot);
-  }
-  return {};
-}
-
 template <bool RETURNS>
 Execute reducing(const Operation& op) {
   const Type& type = op.type("b");
   if (op.has("add") && type.is("f32")) return add_floats<RETURNS>;
-  return with_reduction(operation_named(op), type, [](auto operation, auto as) -> Execute {
+  return with_reduction(reduction_of(op), type, [](auto operation, auto as) -> Execute {
     return reduce<RETURNS, decltype(operation), typename decltype(as)::type>;
   });
 }
@@ -180,11 +156,11 @@ Execute swapping(const Operation& op) {
 
 template <bool RETURNS>
 Binding bind_atomic(const Operation& op) {
-  for (const char* written : {"v2", "v4", "v8", "noftz"}) op.has(written);
+  op.implied({"v2", "v4", "v8", "noftz"});
   names_strength(op);
   const bool swaps = RETURNS && (op.has("exch") || op.has("cas"));
   const Execute execute = swaps ? swapping(op) : reducing<RETURNS>(op);
-  const Strength strength = strength_of(op, Strength::Scope::Gpu);
+  const Strength strength = strength_of(op, {Strength::Order::Relaxed, Scope::Gpu});
   return {execute, true, packed(strength, space_named(op.space("a")))};
 }
 

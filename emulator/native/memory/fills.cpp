@@ -77,13 +77,13 @@ Flow discard(Step& step) {
 }
 
 Binding bind_store_zeros(const Operation& op) {
-  op.has("weak");
+  op.implied({"weak"});
   const bool generic = space_named(op.space("a")) == Space::Generic;
   return {generic ? store_zeros<Space::Generic> : store_zeros<Space::Shared>};
 }
 
 Binding bind_discard(const Operation& op) {
-  op.has("L2");  // the level
+  op.implied({"L2"});  // the level
   const bool generic = space_named(op.space("a")) == Space::Generic;
   return {generic ? discard<Space::Generic> : discard<Space::Global>};
 }

@@ -138,7 +138,7 @@ bool reach_range(const Step& step, const Access& access, Reached& reached, uint6
       shift(reached, reinterpret_cast<uintptr_t>(bytes.data()) - window);
       return true;
     }
-    default: return in_global(step.machine(), low, span, access.touch != Touch::Read);
+    default: return in_global(step.machine(), low, span);
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "machine/step.hpp"
 #include "memory/access.hpp"
+#include "memory/elements.hpp"
 #include "memory/strength.hpp"
 #include "program/operation.hpp"
 #include "races/races.hpp"
@@ -18,10 +19,6 @@
 namespace emu {
 
 namespace {
-
-struct Wide {  // 128 bits
-  uint64_t low, high;
-};
 
 // A value as a register of R's size holds it: with T's sign above it.
 template <class R, class T>
@@ -88,17 +85,6 @@ void store_element(const Step& step, const Reached& to, uint64_t offset, const O
   });
 }
 
-template <class F>
-void each_element(const Step& step, const Operand& operand, F&& f) {
-  if (operand.is != Operand::Is::Vector) return f(operand, 0);
-  for (uint32_t i = 0; i < operand.count; ++i) f(step.element(operand, i), i);
-}
-
-template <class T>
-uint32_t bytes_of(const Operand& operand) {
-  return uint32_t(sizeof(T)) * (operand.is == Operand::Is::Vector ? operand.count : 1);
-}
-
 // ld.param reads a kernel's parameters, and variables of calls.
 Space space_at(Space space, const Operand& address) {
   return space == Space::Param && address.size ? Space::Call : space;
@@ -109,7 +95,7 @@ Space space_at(Space space, const Operand& address) {
 template <class T>
 void load(const Step& step, Access access) {
   const Operand& into = step.operand(0);
-  access.bytes = bytes_of<T>(into);
+  access.bytes = elements_of(into) * uint32_t(sizeof(T));
   Reached reached;
   reach_lanes(step, access, step.operand(1), reached);
   each_element(step, into, [&](const Operand& element, uint32_t index) {
@@ -147,7 +133,7 @@ class Stored : public Rewriting {
 template <class T>
 void store(const Step& step, Access access) {
   const Operand& from = step.operand(1);
-  access.bytes = bytes_of<T>(from);
+  access.bytes = elements_of(from) * uint32_t(sizeof(T));
   access.touch = Touch::Write;
   Reached reached;
   const Stored<T> values(step, reached);
@@ -238,10 +224,11 @@ Execute store_in(Space space) {
   }
 }
 
+constexpr Strength VOLATILE = {Strength::Order::Relaxed, Scope::System};
+
 // The number of elements is that of the operand, and `.weak` is what is neither of the others.
-// A volatile access is one that is relaxed and in the scope of the system.
 bool is_strong(const Operation& op) {
-  for (const char* written : {"v2", "v4", "v8", "weak", "nc"}) op.has(written);
+  op.implied({"v2", "v4", "v8", "weak", "nc"});
   const bool is_volatile = op.has("volatile");
   return names_strength(op) || is_volatile;
 }
@@ -252,7 +239,7 @@ Binding bind_load(const Operation& op) {
   return with_memory_type(op.type("d"), [&](auto as) -> Binding {
     using T = typename decltype(as)::type;
     if (!strong) return {load_in<T>(space)};
-    return {load_strong<T>, true, packed(strength_of(op, Strength::Scope::System), space)};
+    return {load_strong<T>, true, packed(strength_of(op, VOLATILE), space)};
   });
 }
 
@@ -262,7 +249,7 @@ Binding bind_store(const Operation& op) {
   return with_memory_type(op.type("b"), [&](auto as) -> Binding {
     using T = typename decltype(as)::type;
     if (!strong) return {store_in<T>(space)};
-    return {store_strong<T>, true, packed(strength_of(op, Strength::Scope::System), space)};
+    return {store_strong<T>, true, packed(strength_of(op, VOLATILE), space)};
   });
 }
 

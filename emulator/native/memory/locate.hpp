@@ -26,7 +26,7 @@ struct Window {
 Window window_of(uint64_t address);
 
 // Whether these bytes are part of one allocation, or of the module's variables.
-bool in_global(const Machine& machine, uint64_t address, uint64_t bytes, bool writing);
+bool in_global(const Machine& machine, uint64_t address, uint64_t bytes);
 
 // Whether an access may go to a space at all: only some are written, or have atomic operations.
 bool allowed(const Access& access, Space space);

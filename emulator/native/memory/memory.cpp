@@ -33,16 +33,14 @@ GlobalMemory::GlobalMemory(std::vector<Range> ranges) : ranges_(std::move(ranges
   for (const Range& range : ranges_) reach_.push_back(reach = std::max(reach, range.stop));
 }
 
-const GlobalMemory::Range* GlobalMemory::find(uint64_t address, uint64_t bytes,
-                                              bool writable) const {
+const GlobalMemory::Range* GlobalMemory::find(uint64_t address, uint64_t bytes) const {
   if (address + bytes < address) return nullptr;
   const auto after =
       std::upper_bound(ranges_.begin(), ranges_.end(), address,
                        [](uint64_t value, const Range& range) { return value < range.start; });
   // Of the ranges that begin in time, the last ones first, until none reaches far enough.
   for (size_t i = size_t(after - ranges_.begin()); i-- && reach_[i] >= address + bytes;) {
-    const Range& range = ranges_[i];
-    if (range.stop >= address + bytes && (range.writable || !writable)) return &range;
+    if (ranges_[i].stop >= address + bytes) return &ranges_[i];
   }
   return nullptr;
 }

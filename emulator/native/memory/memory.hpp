@@ -56,19 +56,18 @@ class SharedMemory {
   std::vector<Known> known_;
 };
 
-// The allocations that a kernel may touch: ranges of addresses of this process.
+// The allocations that a kernel may touch: ranges of addresses of this process.  All of them may be
+// written: neither a tensor of torch nor a parameter of PTX says that it is only to be read.
 class GlobalMemory {
  public:
   struct Range {
     uint64_t start, stop;
     uint32_t name;  // index for the report
-    bool writable = true;
   };
   explicit GlobalMemory(std::vector<Range> ranges);  // may overlap; empty ones are left out
 
-  // A range that holds all of these bytes, or null.  With `writable`, only of those that may be
-  // written.
-  const Range* find(uint64_t address, uint64_t bytes, bool writable = false) const;
+  // A range that holds all of these bytes, or null.
+  const Range* find(uint64_t address, uint64_t bytes) const;
   // The range with the least distance, or null if there is none at all.
   const Range* nearest(uint64_t address) const;
 

@@ -106,6 +106,11 @@ struct As {
 
 }  // namespace reductions
 
+// The name of the reduction that a modifier is, for `with_reduction`; empty without one.
+inline std::string_view reduction_of(const Operation& op) {
+  return op.first_of({"boolean", "add", "inc_dec", "min_max"});
+}
+
 // f(operation, As<type>) for the name of an operation and the type of its operands; what f returns,
 // or an empty result where they do not go together.
 template <class F>

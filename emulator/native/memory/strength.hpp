@@ -5,14 +5,14 @@
 
 #include "memory/access.hpp"
 #include "program/operation.hpp"
+#include "races/clock.hpp"
 
 namespace emu {
 
-// What a strong access orders, and for whom: one of ld and st with .volatile (which stands for
-// .relaxed.sys), .relaxed, .acquire or .release, one of atom and red.
+// What a strong access or a fence orders, and for whom: one of ld and st with .volatile (which
+// stands for .relaxed.sys), .relaxed, .acquire or .release, one of atom and red, fence and membar.
 struct Strength {
   enum class Order : uint8_t { Relaxed, Acquire, Release, AcquireRelease };
-  enum class Scope : uint8_t { Cta, Cluster, Gpu, System };
   Order order = Order::Relaxed;
   Scope scope = Scope::Gpu;
 
@@ -23,8 +23,8 @@ struct Strength {
 // Whether modifiers name an order; marks them and the scope as read.
 bool names_strength(const Operation& op);
 
-// The order and the scope; relaxed, and `scope`, where no modifier says otherwise.
-Strength strength_of(const Operation& op, Strength::Scope scope);
+// The order and the scope; those of `otherwise` where no modifier says what they are.
+Strength strength_of(const Operation& op, Strength otherwise);
 
 // A strength and the space of the address, as an instruction carries them.
 uint32_t packed(const Strength& strength, Space space);

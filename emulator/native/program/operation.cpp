@@ -1,7 +1,7 @@
 // The registry of binders, and the check that every modifier of an operation was asked for.
 #include "program/operation.hpp"
 
-#include <algorithm>
+#include <functional>
 #include <map>
 
 #include "machine/failure.hpp"
@@ -26,6 +26,17 @@ std::string_view Operation::get(std::string_view slot) const {
     }
   }
   return {};
+}
+
+std::string_view Operation::first_of(std::initializer_list<std::string_view> slots) const {
+  for (const std::string_view slot : slots) {
+    if (const std::string_view value = get(slot); !value.empty()) return value;
+  }
+  return {};
+}
+
+void Operation::implied(std::initializer_list<std::string_view> slots) const {
+  for (const std::string_view slot : slots) get(slot);
 }
 
 int Operation::find(std::string_view role) const {
@@ -64,12 +75,6 @@ Binding bind(const Operation& operation) {
     }
   }
   throw Failure("UnsupportedOperationError").with("text", operation.text);
-}
-
-std::vector<std::string> registered_names() {
-  std::vector<std::string> names;
-  for (const auto& row : binders()) names.push_back(row.first);
-  return names;
 }
 
 }  // namespace emu

@@ -10,9 +10,11 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace emu {
@@ -58,6 +60,11 @@ class Operation {
   // What stands in a slot, empty if nothing does.
   std::string_view get(std::string_view slot) const;
   bool has(std::string_view slot) const { return !get(slot).empty(); }
+  // What stands in the first of these slots in which something does.
+  std::string_view first_of(std::initializer_list<std::string_view> slots) const;
+  // Slots whose modifiers leave the code no choice, or say what the operands say too: they count as
+  // read.
+  void implied(std::initializer_list<std::string_view> slots) const;
 
   // The position of an operand, which has to exist; -1 from `find` if it does not.
   int position(std::string_view role) const;
@@ -85,8 +92,25 @@ using Execute = Flow (*)(Step&);
 struct Binding {
   Execute execute = nullptr;
   bool synchronises = false;  // schedules may switch to another warp before it
-  uint32_t detail = 0;        // for the code, as `Instruction::detail`: what it cannot be typed by
+  uint32_t detail = 0;        // for the code, as `Instruction::detail`
 };
+
+// What code that several operations share has to know of its own: a few small fields that travel in
+// the 32 bits of a detail.  Fast code takes such things as template parameters instead.
+template <class T>
+inline uint32_t to_detail(const T& fields) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(uint32_t));
+  uint32_t detail = 0;
+  std::memcpy(&detail, &fields, sizeof fields);
+  return detail;
+}
+template <class T>
+inline T from_detail(uint32_t detail) {
+  static_assert(std::is_trivial_v<T> && sizeof(T) <= sizeof(uint32_t));
+  T fields;
+  std::memcpy(&fields, &detail, sizeof fields);
+  return fields;
+}
 
 // From an operation to its code; a null `execute` where this operation is not supported.
 using Bind = Binding (*)(const Operation&);
@@ -106,8 +130,5 @@ class Registration {
 
 // The binding of an operation; throws UnsupportedOperationError or UnreadModifierError.
 Binding bind(const Operation& operation);
-
-// All names that are registered, sorted.
-std::vector<std::string> registered_names();
 
 }  // namespace emu

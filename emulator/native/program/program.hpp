@@ -55,7 +55,7 @@ struct Instruction {
   uint32_t guard = NOWHERE;
   bool guard_negated = false;
   bool synchronises = false;
-  uint32_t detail = 0;  // what its code wanted to know of the operation
+  uint32_t detail = 0;  // what its code wanted to know of the operation, see `to_detail`
   uint32_t line = 0;    // of the PTX text
 };
 
@@ -86,13 +86,17 @@ struct Function {
   std::vector<Operand> parameters, returns;  // of space call: `value` is the offset, `size` bytes
 };
 
-// A variable of the module that has a value before the launch, or that needs room.
+// The module's variables of a state space, as they are before the launch.
 struct ModuleBytes {
-  std::vector<std::byte> bytes;  // initial content; the whole size
+  std::vector<std::byte> bytes;
 };
 
-class Program {
- public:
+struct Program {
+  Program() = default;
+  // Instructions point to operations, which move with their vector but would not be copied.
+  Program(Program&&) = default;
+  Program& operator=(Program&&) = default;
+
   std::string kernel;
   std::string target;  // "sm_100a"
   std::vector<Operation> operations;

@@ -8,12 +8,17 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <vector>
 
 namespace emu {
+
+// The threads that a strong access or a fence is for.  PTX ISA, "Scope".
+enum class Scope : uint8_t { Cta, Cluster, Gpu, System };
 
 // Times by agent; those of agents beyond the end are 0.
 class Times {
@@ -29,35 +34,98 @@ class Times {
       times_[i] = std::max(times_[i], other.times_[i]);
     }
   }
+  bool empty() const { return times_.empty(); }
   void clear() { times_.clear(); }
 
  private:
   std::vector<uint32_t> times_;
 };
 
+// The memories in which a fence between the proxies makes writes visible.  PTX ISA, "membar,
+// fence": `.proxykind`; without a space it is for all of them.
+class ProxySpace {
+ public:
+  static ProxySpace all() { return ProxySpace(0); }
+  static ProxySpace global() { return ProxySpace(1); }
+  static ProxySpace shared_of_cluster() { return ProxySpace(2); }
+  static ProxySpace shared_of(uint32_t rank) { return ProxySpace(3 + rank); }
+  bool operator<(ProxySpace other) const { return number_ < other.number_; }
+
+ private:
+  explicit ProxySpace(uint32_t number) : number_(number) {}
+  uint32_t number_;
+};
+
+// Several of them, by a cluster or by a memory.
+template <class Key>
+class TimesBy {
+ public:
+  Times& operator[](Key key) { return times_[key]; }
+  // Null where nothing is known.
+  const Times* find(Key key) const {
+    const auto found = times_.find(key);
+    return found == times_.end() ? nullptr : &found->second;
+  }
+  void join(const TimesBy& other) {
+    for (const auto& [key, times] : other.times_) times_[key].join(times);
+  }
+  bool empty() const { return times_.empty(); }
+  void clear() { times_.clear(); }
+  auto begin() const { return times_.begin(); }
+  auto end() const { return times_.end(); }
+
+ private:
+  std::map<Key, Times> times_;
+};
+
 struct Knowledge {
   Times happened;
-  Times visible;                     // to the async proxy
-  std::map<uint32_t, Times> others;  // what has happened in other clusters, by their numbers
+  Times made;                   // of what has not, the initialisations of mbarriers that have
+  TimesBy<ProxySpace> visible;  // to the async proxy
+  TimesBy<uint32_t> others;     // what has happened in other clusters, by their numbers
 
   void join(const Knowledge& other) {
     happened.join(other.happened);
+    made.join(other.made);
     visible.join(other.visible);
-    for (const auto& [cluster, times] : other.others) others[cluster].join(times);
+    others.join(other.others);
+  }
+  bool empty() const {
+    return happened.empty() && made.empty() && visible.empty() && others.empty();
   }
   void clear() {
     happened.clear();
+    made.clear();
     visible.clear();
     others.clear();
   }
 };
 
-// What is known; and, for relaxed accesses, what came before the last fence, and what was read
-// since then, which the next fence makes known.  Barriers pass these on, too: a fence is as good
-// before a barrier as behind it (in the idiom of "the last block adds up" all threads fence, meet
-// at a barrier, and one of them counts).
+// Knowledge by scope; to .sys there belongs what belongs to .gpu, as there is one device.
+class Scoped {
+ public:
+  static constexpr Scope ALL[] = {Scope::Cta, Scope::Cluster, Scope::Gpu};
+
+  Knowledge& operator[](Scope scope) { return knowledge_[index(scope)]; }
+  const Knowledge& operator[](Scope scope) const { return knowledge_[index(scope)]; }
+  void join(const Scoped& other) {
+    for (size_t i = 0; i < knowledge_.size(); ++i) knowledge_[i].join(other.knowledge_[i]);
+  }
+  void clear() {
+    for (Knowledge& each : knowledge_) each.clear();
+  }
+
+ private:
+  std::array<Knowledge, std::size(ALL)> knowledge_;
+  static size_t index(Scope scope) { return size_t(std::min(scope, Scope::Gpu)); }
+};
+
+// What is known; and, for relaxed accesses, what came before the last fence of each scope, and what
+// was read since then of threads in each scope, which a fence that is as wide makes known.
+// Barriers pass these on, too: a fence is as good before a barrier as behind it (in the idiom of
+// "the last block adds up" all threads fence, meet at a barrier, and one of them counts).
 struct Clock : Knowledge {
-  Knowledge fenced, seen;
+  Scoped fenced, seen;
 
   using Knowledge::join;
   void join(const Clock& other) {
@@ -70,12 +138,6 @@ struct Clock : Knowledge {
     fenced.clear();
     seen.clear();
   }
-};
-
-// A place of strong accesses, and what those that wrote there have left for those that read.
-struct Location {
-  Clock clock;
-  uint64_t releases = 0;
 };
 
 }  // namespace emu

@@ -1,5 +1,5 @@
 // What the race detectors of all clusters share: the shadow of global memory, and the clocks that
-// strong accesses leave at their addresses.
+// strong accesses leave at its addresses.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,16 @@ namespace emu {
 
 class GlobalRaces {
  public:
+  // What strong accesses for all of the device have left for those that read the place.
+  struct Location {
+    TimesBy<uint32_t> happened;  // by cluster
+    uint64_t releases = 0;
+  };
+
   std::mutex mutex;
-  Shadow shadow;
-  ReaderSets sets;
-  std::unordered_map<uint64_t, Location> locations;  // of their clocks, `others` alone is used
+  Shadow shadow{Shadow::Of::Global};
+  Recorder recorder;
+  std::unordered_map<uint64_t, Location> locations;
 };
 
 }  // namespace emu

@@ -1,11 +1,14 @@
 #include "races/races.hpp"
 
+#include <algorithm>
+#include <array>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "machine/cluster.hpp"
 #include "machine/machine.hpp"
+#include "matrices/tensor_memory.hpp"
 #include "races/global_races.hpp"
 #include "races/shadow.hpp"
 
@@ -21,99 +24,86 @@ const char* const STREAM_NAMES[STREAMS] = {
     "wgmma.mma_async",                  "the tensor core",              "tcgen05.st",
 };
 
-// Who makes an access, and what is known to whom it must not conflict with.
+// Who makes an access, where, and what is known to whom it must not conflict with.
 struct Accessor {
   Stamp stamp;
-  const Clock* knows;
-  bool in_order;      // all accesses of the agent happen one after another
-  bool numbered;      // a time is one operation of the agent, which does not race with itself
-  bool proxies;       // the proxies differ in this memory: not so in tensor memory
-  Touch touch;
+  const Clock& knows;
+  const Region& region;
+  bool in_order;  // all accesses of the agent happen one after another
+  bool numbered;  // a time is one operation of the agent, which does not race with itself
   const Rewriting* values = nullptr;
 };
 
-bool happened(const Stamp& earlier, const Accessor& now) {
-  const bool near = earlier.cluster == now.stamp.cluster;
-  if (near && earlier.agent == now.stamp.agent) {
-    if (now.in_order || (now.numbered && earlier.time == now.stamp.time)) return true;
+inline bool by_same(const Stamp& a, const Stamp& b) {
+  return a.agent == b.agent && a.cluster == b.cluster;
+}
+
+inline bool happened(const Stamp& earlier, const Accessor& now) {
+  if (earlier.cluster == now.stamp.cluster) {
+    if (now.knows.happened.of(earlier.agent) >= earlier.time) return true;
+    return earlier.agent == now.stamp.agent &&
+           (now.in_order || (now.numbered && earlier.time == now.stamp.time));
   }
-  if (near) return now.knows->happened.of(earlier.agent) >= earlier.time;
-  const auto times = now.knows->others.find(earlier.cluster);
-  return times != now.knows->others.end() && times->second.of(earlier.agent) >= earlier.time;
+  const Times* times = now.knows.others.find(earlier.cluster);
+  return times && times->of(earlier.agent) >= earlier.time;
 }
 
-// Whether what the generic proxy wrote can be seen by the accessor.  Fences of other clusters are
-// not followed.
-bool visible(const Stamp& write, const Accessor& now) {
-  if (!now.proxies || !write.generic || now.stamp.generic) return true;
-  if (write.cluster != now.stamp.cluster) return true;
-  return now.knows->visible.of(write.agent) >= write.time;
-}
-
-bool conflicts(const Stamp& earlier, const Stamp& now) {
-  return !earlier.none() && (earlier.bytes & now.bytes) && !(earlier.atomic && now.atomic);
-}
-
-enum class Problem { None, Unordered, Unfenced };
-
-Problem against_write(const History& cell, const Accessor& now) {
-  if (!conflicts(cell.write, now.stamp)) return Problem::None;
-  if (!happened(cell.write, now)) return Problem::Unordered;
-  return visible(cell.write, now) ? Problem::None : Problem::Unfenced;
-}
-
-// The read that a write conflicts with, or null.
-const Stamp* against_reads(const History& cell, const ReaderSets& sets, const Accessor& now) {
-  const auto bad = [&now](const Stamp& read) {
-    return conflicts(read, now.stamp) && !happened(read, now);
+// Whether a fence has made visible to the async proxy what the generic proxy wrote.
+bool fenced(const Stamp& earlier, const Accessor& now) {
+  const auto in = [&](ProxySpace space) {
+    const Times* times = now.knows.visible.find(space);
+    return times && times->of(earlier.agent) >= earlier.time;
   };
-  if (!cell.readers) return bad(cell.read) ? &cell.read : nullptr;
-  for (const Stamp& read : sets.at(cell.readers)) {
-    if (bad(read)) return &read;
-  }
-  return nullptr;
+  if (in(ProxySpace::all())) return true;
+  if (now.region.is == Region::Is::Global) return in(ProxySpace::global());
+  return in(ProxySpace::shared_of(now.region.owner->rank)) || in(ProxySpace::shared_of_cluster());
 }
 
-void note_read(History& cell, ReaderSets& sets, const Accessor& now) {
-  if (cell.readers) {
-    cell.readers = sets.with(cell, now.stamp);
-    return;
-  }
-  const bool covers = (cell.read.bytes & ~now.stamp.bytes) == 0;
-  if (cell.read.none() || (covers && happened(cell.read, now))) {
-    cell.read = now.stamp;
-  } else {
-    cell.readers = sets.with(cell, now.stamp);
-  }
+// Whether the accessor sees what was written.  Fences of other clusters are not followed, and in
+// tensor memory the proxies do not differ.
+inline bool visible(const Stamp& earlier, const Accessor& now) {
+  return now.stamp.generic || !earlier.generic || !earlier.writes ||
+         now.region.is == Region::Is::Tensor || earlier.cluster != now.stamp.cluster ||
+         fenced(earlier, now);
 }
 
-void note_write(History& cell, const Accessor& now) {
-  cell.write = now.stamp;
-  cell.read = Stamp();
-  cell.readers = 0;
-}
+// Of a strong access, as stamps have it.
+constexpr uint32_t strength(Scope scope) { return 1 + uint32_t(std::min(scope, Scope::Gpu)); }
+
+constexpr uint32_t NO_BLOCK = ~0u;  // of the copies that complete on an mbarrier
+
+enum class Problem { Unordered, Unfenced };
 
 }  // namespace
 
 struct Races::State {
   explicit State(Cluster& cluster) : cluster(cluster) {}
 
-  Cluster& cluster;
-  std::vector<Clock> clocks;                // by warp
+  // What strong accesses to a place have left for those of the cluster's threads that read it: for
+  // threads of each block from that block (if there are several), and for all from all.
+  struct Location {
+    std::vector<Knowledge> blocks;
+    Knowledge cluster;
+    uint64_t releases = 0;
+  };
   // What each warp has read last by a strong access: polling it again tells nothing new.
   struct Look {
     const Location* at = nullptr;
     uint64_t releases = 0;
+    Scope scope = Scope::Cta;
     bool acquired = false;
   };
-  std::vector<Look> looks;
-  std::vector<uint32_t> streamed;           // operations so far, by warp and stream
-  uint32_t agents = 0;
-  std::vector<Shadow> shared, tensor;       // by rank
-  ReaderSets sets;
-  std::unordered_map<uint64_t, Location> locations;  // of shared memory, by cluster address
 
-  uint32_t warp_agent(const Warp& warp) const { return warp.agent; }
+  Cluster& cluster;
+  std::vector<Clock> clocks;           // by warp
+  std::vector<Look> looks;             // by warp
+  std::vector<uint32_t> streamed;      // operations so far, by warp and stream
+  uint32_t agents = 0;
+  std::vector<Shadow> shared, tensor;  // by rank
+  Recorder recorder;
+  // By address: a rank above an offset, or a global one.
+  std::unordered_map<uint64_t, Location> shared_locations, global_locations;
+
   uint32_t stream_agent(const Warp& warp, Stream stream) const {
     return uint32_t(clocks.size()) + warp.agent * STREAMS + uint32_t(stream);
   }
@@ -121,6 +111,14 @@ struct Races::State {
     return streamed[warp.agent * STREAMS + uint32_t(stream)];
   }
   bool is_barrier(uint32_t agent) const { return agent >= clocks.size() * PER_WARP; }
+  // The warp that an agent is, or whose stream it is.
+  const Warp& warp_of(uint32_t agent) const {
+    const uint32_t warps = uint32_t(clocks.size());
+    return *cluster.all_warps[agent < warps ? agent : (agent - warps) / STREAMS];
+  }
+  uint32_t block_of(const Stamp& stamp) const {
+    return is_barrier(stamp.agent) ? NO_BLOCK : warp_of(stamp.agent).cta.rank;
+  }
   bool in_order(uint32_t agent) const {
     const uint32_t warps = uint32_t(clocks.size());
     if (agent < warps) return true;
@@ -133,98 +131,131 @@ struct Races::State {
     Times& own = clocks[warp.agent].happened;
     own.raise(warp.agent, own.of(warp.agent) + 1);
   }
+  // The block of a cluster of one is all of the cluster.
+  Scope widened(Scope scope) const {
+    return scope == Scope::Cta && cluster.ctas.size() == 1 ? Scope::Cluster : scope;
+  }
 
   // An access of a warp in an ordinary instruction.
-  Accessor ordinary(const Step& step, const Region& region, Touch touch) const;
+  Accessor ordinary(const Step& step, const Region& region, Touch touch, uint32_t strength) const;
+  bool morally_strong(const Stamp& a, const Stamp& b) const;
+  bool conflicts(const Stamp& earlier, const Stamp& now) const {
+    if (!(earlier.bytes & now.bytes) || !(earlier.writes | now.writes)) return false;
+    return !earlier.strength || !now.strength || !morally_strong(earlier, now);
+  }
+  // Whether an access that comes behind an earlier one conflicts with all that this conflicts with:
+  // it is of the same bytes and no weaker in what it does.  Strong ones stand for others of their
+  // own block only: those of another block may conflict with accesses that are for this block.
+  bool stands_for(const Stamp& now, const Stamp& earlier) const {
+    if (earlier.bytes & ~now.bytes || earlier.writes > now.writes) return false;
+    if (!now.strength) return true;
+    if (earlier.strength < now.strength || earlier.cluster != now.cluster) return false;
+    return by_same(earlier, now) || block_of(earlier) == block_of(now);
+  }
   std::string who(const Stamp& stamp) const;
-  [[noreturn]] void report(const Region& region, uint64_t at, const Stamp& first, bool first_writes,
-                           const Accessor& now, Problem problem) const;
-  void touch(const Region& region, uint64_t offset, uint64_t bytes, const Accessor& now);
-  void touch(Shadow& shadow, ReaderSets& sets, const Region& region, uint64_t offset,
-             uint64_t bytes, const Accessor& now);
+  [[noreturn]] void report(uint64_t at, const Stamp& first, const Accessor& now,
+                           Problem problem) const;
+  void touch(uint64_t offset, uint64_t bytes, Accessor now);
+  void touch(Shadow& shadow, Recorder& recorder, uint64_t offset, uint64_t bytes, Accessor& now);
+
+  // What a strong access does with the clocks at its place; `far` is null for narrower scopes.
+  void take(const Warp& warp, const Location& near, const GlobalRaces::Location* far, Order order);
+  void leave(const Warp& warp, Location& near, GlobalRaces::Location* far, Order order);
 };
 
-Accessor Races::State::ordinary(const Step& step, const Region& region, Touch touch) const {
+Accessor Races::State::ordinary(const Step& step, const Region& region, Touch touch,
+                                uint32_t strength) const {
   const Clock& clock = clocks[step.warp.agent];
   Stamp stamp;
   stamp.agent = step.warp.agent;
   stamp.cluster = cluster.number;
   stamp.time = clock.happened.of(stamp.agent);
   stamp.line = step.code.line;
-  stamp.atomic = touch == Touch::Atomic;
+  stamp.writes = touch != Touch::Read;
+  stamp.strength = strength;
   stamp.generic = 1;
-  return {stamp, &clock, true, false, region.is != Region::Is::Tensor, touch};
+  return {stamp, clock, region, true, false};
+}
+
+// Two strong accesses whose scopes include each other's threads.  PTX ISA, "Morally strong
+// operations"; that they are of the same bytes is not asked for.
+bool Races::State::morally_strong(const Stamp& a, const Stamp& b) const {
+  const uint32_t narrower = std::min(a.strength, b.strength);
+  if (narrower == strength(Scope::Gpu)) return true;
+  if (a.cluster != b.cluster) return false;
+  return narrower == strength(Scope::Cluster) || block_of(a) == block_of(b);
 }
 
 std::string Races::State::who(const Stamp& stamp) const {
   if (stamp.cluster != cluster.number) return "a warp of cluster " + std::to_string(stamp.cluster);
-  const uint32_t warps = uint32_t(clocks.size());
   if (is_barrier(stamp.agent)) return "a copy that completes on an mbarrier";
-  const bool stream = stamp.agent >= warps;
-  const Warp& warp = *cluster.all_warps[stream ? (stamp.agent - warps) / STREAMS : stamp.agent];
+  const Warp& warp = warp_of(stamp.agent);
   const std::string name = warp.cta.name() + ", warp " + std::to_string(warp.index);
-  if (!stream) return name;
+  const uint32_t warps = uint32_t(clocks.size());
+  if (stamp.agent < warps) return name;
   return STREAM_NAMES[(stamp.agent - warps) % STREAMS] + (" issued by " + name);
 }
 
-void Races::State::report(const Region& region, uint64_t at, const Stamp& first, bool first_writes,
-                          const Accessor& now, Problem problem) const {
-  const bool shared = region.is == Region::Is::Shared;
+void Races::State::report(uint64_t at, const Stamp& first, const Accessor& now,
+                          Problem problem) const {
+  const Region& region = now.region;
   std::string place = hexadecimal(at);
-  if (region.is == Region::Is::Tensor) {
-    place = "tensor memory of " + region.owner->name() + ", lane " +
-            std::to_string(at / GRANULE % 128) + " column " + std::to_string(at / GRANULE / 128);
-  } else if (shared) {
-    place = "shared memory of " + region.owner->name() + ", offset " + place;
-  } else {
-    place = "global memory at " + place;
+  switch (region.is) {
+    case Region::Is::Tensor: {
+      const uint64_t cell = at / sizeof(uint32_t);
+      place = "tensor memory of " + region.owner->name() + ", lane " +
+              std::to_string(cell % Tensors::LANES) + " column " +
+              std::to_string(cell / Tensors::LANES);
+      break;
+    }
+    case Region::Is::Shared:
+      place = "shared memory of " + region.owner->name() + ", offset " + place;
+      break;
+    case Region::Is::Global: place = "global memory at " + place;
   }
   const bool fence = problem == Problem::Unfenced;
   Failure failure = Failure(fence ? "MissingProxyFenceError" : "RaceError")
                         .with("place", place)
                         .with("first", who(first))
                         .with("first_line", first.line)
-                        .with("first_access", first_writes ? "written" : "read")
+                        .with("first_access", first.writes ? "written" : "read")
                         .with("second", who(now.stamp))
-                        .with("second_access", now.touch == Touch::Read ? "reads" : "writes");
+                        .with("second_access", now.stamp.writes ? "writes" : "reads");
   failure.line = now.stamp.line;
   throw failure;
 }
 
-void Races::State::touch(Shadow& shadow, ReaderSets& sets, const Region& region, uint64_t offset,
-                         uint64_t bytes, const Accessor& by) {
-  Accessor now = by;
+void Races::State::touch(Shadow& shadow, Recorder& recorder, uint64_t offset, uint64_t bytes,
+                         Accessor& now) {
   shadow.visit(offset, bytes, [&](History& cell, uint32_t mask, uint64_t at, uint32_t size) {
-    now.stamp.bytes = mask;
-    const Problem problem = against_write(cell, now);
-    if (problem != Problem::None) {
-      const bool same = now.values && now.values->same(at, size);
-      if (!same) report(region, at, cell.write, true, now, problem);
-    }
-    if (now.touch == Touch::Read) {
-      note_read(cell, sets, now);
-      return;
-    }
-    if (const Stamp* read = against_reads(cell, sets, now)) {
-      report(region, at, *read, false, now, Problem::Unordered);
-    }
-    note_write(cell, now);
+    // Not without need: copying a stamp that was just written in parts takes several times as long.
+    if (now.stamp.bytes != mask) now.stamp.bytes = mask;
+    bool excused = false;
+    recorder.add(cell, now.stamp, [&](const Stamp& earlier) {
+      const bool in_order = happened(earlier, now);
+      const bool seen = visible(earlier, now);
+      if (!(in_order && seen) && conflicts(earlier, now.stamp)) {
+        excused = earlier.writes && now.values && now.values->same(at, size);
+        if (!excused) report(at, earlier, now, in_order ? Problem::Unfenced : Problem::Unordered);
+      }
+      // The times of one agent are known in their order.
+      return stands_for(now.stamp, earlier) && seen &&
+             (in_order || by_same(earlier, now.stamp));
+    });
+    if (excused) recorder.forget();  // what goes for these bytes need not go for others
   });
 }
 
-void Races::State::touch(const Region& region, uint64_t offset, uint64_t bytes,
-                         const Accessor& now) {
-  switch (region.is) {
+void Races::State::touch(uint64_t offset, uint64_t bytes, Accessor now) {
+  switch (now.region.is) {
     case Region::Is::Shared:
-      touch(shared[region.owner->rank], sets, region, offset, bytes, now);
-      return;
+      return touch(shared[now.region.owner->rank], recorder, offset, bytes, now);
     case Region::Is::Tensor:
-      touch(tensor[region.owner->rank], sets, region, offset, bytes, now);
-      return;
+      return touch(tensor[now.region.owner->rank], recorder, offset, bytes, now);
     case Region::Is::Global: {
       GlobalRaces& all = *cluster.machine.global_races;
       const std::lock_guard<std::mutex> lock(all.mutex);
-      touch(all.shadow, all.sets, region, offset, bytes, now);
+      touch(all.shadow, all.recorder, offset, bytes, now);
     }
   }
 }
@@ -240,16 +271,19 @@ void Races::begin() {
   s.looks.resize(warps);
   s.streamed.resize(warps * STREAMS);
   s.agents = warps * PER_WARP;
-  s.shared.resize(s.cluster.ctas.size());
-  while (s.tensor.size() < s.cluster.ctas.size()) s.tensor.emplace_back(Shadow::LANES);
+  for (size_t rank = 0; rank < s.cluster.ctas.size(); ++rank) {
+    s.shared.emplace_back(Shadow::Of::Shared);
+    s.tensor.emplace_back(Shadow::Of::Tensor);
+  }
   for (const Warp* warp : s.cluster.all_warps) s.tick(*warp);
 }
 
 void Races::touch(const Step& step, const Region& region, uint64_t offset, uint64_t bytes,
                   Touch touch, const Rewriting* values) {
-  Accessor now = state_->ordinary(step, region, touch);
+  const uint32_t of = touch == Touch::Atomic ? strength(Scope::Gpu) : 0;
+  Accessor now = state_->ordinary(step, region, touch, of);
   if (region.is == Region::Is::Global) now.values = values;
-  state_->touch(region, offset, bytes, now);
+  state_->touch(offset, bytes, now);
 }
 
 Races::Issued Races::issue(const Step& step, const Mbarrier& barrier) {
@@ -270,11 +304,11 @@ void Races::touch(const Issued& by, const Region& region, uint64_t offset, uint6
   stamp.cluster = state_->cluster.number;
   stamp.time = by.time;
   stamp.line = by.line;
-  stamp.atomic = touch == Touch::Atomic;
+  stamp.writes = touch != Touch::Read;
+  stamp.strength = touch == Touch::Atomic ? strength(Scope::Gpu) : 0;
   stamp.generic = !by.async_proxy;
-  state_->touch(region, offset, bytes,
-                {stamp, by.knows, state_->in_order(by.agent), !state_->is_barrier(by.agent),
-                 region.is != Region::Is::Tensor, touch});
+  state_->touch(offset, bytes, {stamp, *by.knows, region, state_->in_order(by.agent),
+                                !state_->is_barrier(by.agent)});
 }
 
 void Races::release(const Step& step, Clock& into) {
@@ -283,7 +317,9 @@ void Races::release(const Step& step, Clock& into) {
 }
 
 void Races::release_fenced(const Step& step, Clock& into) {
-  into.join(state_->clocks[step.warp.agent].fenced);
+  const Scoped& fenced = state_->clocks[step.warp.agent].fenced;
+  into.join(fenced[Scope::Cluster]);
+  into.join(fenced[Scope::Gpu]);
 }
 
 void Races::acquire(const Step& step, const Clock& from) {
@@ -292,55 +328,103 @@ void Races::acquire(const Step& step, const Clock& from) {
 
 void Races::strong(const Step& step, const Region& region, uint64_t offset, uint64_t bytes,
                    Order order) {
-  touch(step, region, offset, bytes, Touch::Atomic);
   State& s = *state_;
-  const uint32_t warp = step.warp.agent;
+  const Touch touch = order.writes ? Touch::Write : Touch::Read;
+  s.touch(offset, bytes, s.ordinary(step, region, touch, strength(order.scope)));
+  order.scope = s.widened(order.scope);
   const bool global = region.is == Region::Is::Global;
-  const uint32_t number = s.cluster.number;
-  GlobalRaces& all = *s.cluster.machine.global_races;
-  std::unique_lock<std::mutex> lock(all.mutex, std::defer_lock);
-  if (global) lock.lock();
-  Location& place = global ? all.locations[offset]
-                           : s.locations[uint64_t(region.owner->rank) << 32 | offset];
-  Clock& location = place.clock;
-  State::Look& look = s.looks[warp];
-  const bool known = look.at == &place && look.releases == place.releases &&
-                     (look.acquired || !order.acquires);
-  if (order.reads && !known) {
-    look = {&place, place.releases, order.acquires};
-    Knowledge& into = order.acquires ? s.clocks[warp] : s.clocks[warp].seen;
-    into.happened.join(location.happened);
-    into.visible.join(location.visible);
-    for (const auto& [cluster, times] : location.others) {
-      (cluster == number ? into.happened : into.others[cluster]).join(times);
-    }
+  GlobalRaces::Location* far = nullptr;
+  std::unique_lock<std::mutex> lock;
+  if (global && order.scope >= Scope::Gpu) {
+    GlobalRaces& all = *s.cluster.machine.global_races;
+    lock = std::unique_lock<std::mutex>(all.mutex);
+    far = &all.locations[offset];
   }
-  if (order.writes) {
-    ++place.releases;
-    const Knowledge& from = order.releases ? s.clocks[warp] : s.clocks[warp].fenced;
-    if (global) {
-      location.others[number].join(from.happened);
-      for (const auto& [cluster, times] : from.others) location.others[cluster].join(times);
-    } else {
-      location.join(from);
-    }
-    if (order.releases) s.tick(step.warp);
+  State::Location& near = global
+                              ? s.global_locations[offset]
+                              : s.shared_locations[uint64_t(region.owner->rank) << 32 | offset];
+  const size_t blocks = s.cluster.ctas.size();
+  if (blocks > 1 && near.blocks.empty()) near.blocks.resize(blocks);
+  if (order.reads) s.take(step.warp, near, far, order);
+  if (!order.writes) return;
+  s.leave(step.warp, near, far, order);
+  if (order.releases) s.tick(step.warp);
+}
+
+void Races::State::take(const Warp& warp, const Location& near, const GlobalRaces::Location* far,
+                        Order order) {
+  Look& look = looks[warp.agent];
+  const uint64_t releases = near.releases + (far ? far->releases : 0);
+  if (look.at == &near && look.releases == releases && look.scope >= order.scope &&
+      (look.acquired || !order.acquires)) {
+    return;
+  }
+  look = {&near, releases, order.scope, order.acquires};
+  Clock& clock = clocks[warp.agent];
+  const auto into = [&](Scope scope) -> Knowledge& {
+    return order.acquires ? clock : clock.seen[scope];
+  };
+  if (!near.blocks.empty()) into(Scope::Cta).join(near.blocks[warp.cta.rank]);
+  if (order.scope >= Scope::Cluster) into(Scope::Cluster).join(near.cluster);
+  if (!far) return;
+  Knowledge& known = into(Scope::Gpu);
+  for (const auto& [number, times] : far->happened) {
+    (number == cluster.number ? known.happened : known.others[number]).join(times);
   }
 }
 
-void Races::fence(const Step& step) {
+void Races::State::leave(const Warp& warp, Location& near, GlobalRaces::Location* far,
+                         Order order) {
+  const Clock& clock = clocks[warp.agent];
+  // f(what is left for the threads of a scope)
+  const auto each_left = [&](Scope scope, auto&& f) {
+    if (order.releases) return f(static_cast<const Knowledge&>(clock));
+    for (const Scope fenced : Scoped::ALL) {
+      if (fenced >= scope) f(clock.fenced[fenced]);
+    }
+  };
+  ++near.releases;
+  if (!near.blocks.empty()) {
+    each_left(Scope::Cta, [&](const Knowledge& left) { near.blocks[warp.cta.rank].join(left); });
+  }
+  if (order.scope < Scope::Cluster) return;
+  each_left(Scope::Cluster, [&](const Knowledge& left) { near.cluster.join(left); });
+  if (!far) return;
+  ++far->releases;
+  each_left(Scope::Gpu, [&](const Knowledge& left) {
+    far->happened[cluster.number].join(left.happened);
+    far->happened.join(left.others);
+  });
+}
+
+void Races::fence(const Step& step, Fence fence) {
+  State& s = *state_;
+  Clock& clock = s.clocks[step.warp.agent];
+  const Scope scope = s.widened(fence.scope);
+  if (fence.acquires) {
+    for (const Scope seen : Scoped::ALL) {
+      if (seen > scope) continue;
+      clock.Knowledge::join(clock.seen[seen]);
+      clock.seen[seen].clear();
+    }
+  }
+  if (fence.releases) {
+    clock.fenced[scope] = clock;
+    s.tick(step.warp);
+  }
+}
+
+void Races::fence_mbarrier_init(const Step& step) {
   State& s = *state_;
   const uint32_t warp = step.warp.agent;
   Clock& clock = s.clocks[warp];
-  static_cast<Knowledge&>(clock).join(clock.seen);
-  clock.seen.clear();
-  clock.fenced = clock;
+  clock.fenced[Scope::Cluster].made.raise(warp, clock.happened.of(warp));
   s.tick(step.warp);
 }
 
-void Races::fence_async(const Step& step) {
+void Races::fence_async(const Step& step, ProxySpace space) {
   Clock& clock = state_->clocks[step.warp.agent];
-  clock.visible.join(clock.happened);
+  clock.visible[space].join(clock.happened);
   state_->tick(step.warp);
 }
 
@@ -364,25 +448,33 @@ Clock Races::committed(const Step& step, Stream stream) {
 }
 
 void Races::made(const Step& step, Cta& owner, uint32_t offset, Mbarrier& barrier) {
-  touch(step, {Region::Is::Shared, &owner}, offset, Mbarrier::BYTES, Touch::Write);
-  barrier.agent = state_->agents++;
+  State& s = *state_;
+  const Region region{Region::Is::Shared, &owner};
+  touch(step, region, offset, Mbarrier::BYTES, Touch::Write);
+  // Whether those who use it know of this is for `use` to say.
+  s.shared[owner.rank].clear(offset, Mbarrier::BYTES);
+  touch(step, region, offset, Mbarrier::BYTES, Touch::Atomic);
+  barrier.agent = s.agents++;
   barrier.made_by = step.warp.agent;
-  barrier.made_at = state_->clocks[step.warp.agent].happened.of(step.warp.agent);
+  barrier.made_at = s.clocks[step.warp.agent].happened.of(step.warp.agent);
   barrier.made_in_line = step.code.line;
 }
 
 void Races::use(const Step& step, Cta& owner, uint32_t offset, const Mbarrier& barrier) {
+  State& s = *state_;
   const Region region{Region::Is::Shared, &owner};
-  const Accessor now = state_->ordinary(step, region, Touch::Atomic);
-  if (now.knows->happened.of(barrier.made_by) < barrier.made_at) {
+  const Accessor now = s.ordinary(step, region, Touch::Atomic, strength(Scope::Gpu));
+  if (now.knows.happened.of(barrier.made_by) < barrier.made_at &&
+      now.knows.made.of(barrier.made_by) < barrier.made_at) {
     Stamp made;
     made.agent = barrier.made_by;
     made.cluster = now.stamp.cluster;
     made.time = barrier.made_at;
     made.line = barrier.made_in_line;
-    state_->report(region, offset, made, true, now, Problem::Unordered);
+    made.writes = 1;
+    s.report(offset, made, now, Problem::Unordered);
   }
-  state_->touch(region, offset, Mbarrier::BYTES, now);
+  s.touch(offset, Mbarrier::BYTES, now);
 }
 
 void Races::phase_completed(Mbarrier& barrier) {

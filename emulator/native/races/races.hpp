@@ -65,9 +65,9 @@ class Races {
   };
 
   // ---- accesses
-  // By the warp itself, in an ordinary instruction.  Touch::Atomic stands for strong accesses too:
-  // such do not conflict with each other.  Nor do stores to global memory that leave the `values`
-  // as the earlier one made them, whoever of the two comes first.
+  // By the warp itself, in an ordinary instruction.  Atomic accesses, and those that `strong` is
+  // told of, do not conflict with each other.  Nor do stores to global memory that leave the
+  // `values` as the earlier one made them, whoever of the two comes first.
   void touch(const Step& step, const Region& region, uint64_t offset, uint64_t bytes, Touch touch,
              const Rewriting* values = nullptr);
   // By an asynchronous operation that completes on an mbarrier, in its phase of now.
@@ -79,21 +79,29 @@ class Races {
   // ---- synchronisation
   // Everything that this warp knows goes into an object, or comes out of it.
   void release(const Step& step, Clock& into);
-  // A relaxed arrival passes on what came before the warp's last fence.
+  // A relaxed arrival passes on what came before the warp's last fence for all of the cluster.
   void release_fenced(const Step& step, Clock& into);
   void acquire(const Step& step, const Clock& from);
   // A strong access (relaxed, acquire, release, volatile) or an atomic one, at most 16 bytes, which
-  // may synchronise with others at the same place: it is touched, and clocks go both ways.
+  // may synchronise with others at the same place: it is touched, and clocks go both ways, between
+  // threads that are in each other's scopes.
   struct Order {
+    Scope scope = Scope::Gpu;
     bool reads = false, writes = false;       // what it does
     bool acquires = false, releases = false;  // by itself; else a fence before or after it can
   };
   void strong(const Step& step, const Region& region, uint64_t offset, uint64_t bytes, Order order);
-  // A fence within the generic proxy: relaxed accesses behind it release what came before it, and
-  // it acquires what relaxed accesses before it have seen.
-  void fence(const Step& step);
+  // A fence within the generic proxy.  One that releases: relaxed accesses behind it release what
+  // came before it.  One that acquires: it makes known what relaxed accesses before it have seen.
+  struct Fence {
+    Scope scope = Scope::Gpu;
+    bool acquires = true, releases = true;
+  };
+  void fence(const Step& step, Fence fence);
+  // The fence of which relaxed accesses behind it release the initialisations of mbarriers alone.
+  void fence_mbarrier_init(const Step& step);
   // A fence between the proxies: what the warp knows becomes visible to the async proxy.
-  void fence_async(const Step& step);
+  void fence_async(const Step& step, ProxySpace space);
   // How far a stream of this warp has come; `complete` makes all up to there known.
   uint32_t mark(const Step& step, Stream stream);
   void complete(const Step& step, Stream stream, uint32_t mark);

@@ -6,20 +6,12 @@
 #include <string>
 
 #include "machine/cluster.hpp"
+#include "machine/roster.hpp"
 #include "races/races.hpp"
 
 namespace emu {
 
 // ---- the object
-
-namespace {
-
-// Of a warp, among all of the cluster.
-size_t position(const Warp& warp) {
-  return warp.cta.rank * warp.cta.warps.size() + warp.index;
-}
-
-}  // namespace
 
 void ClusterBarrier::arrive(const Step& step) {
   const size_t warps = step.cluster().all_warps.size();
@@ -27,7 +19,7 @@ void ClusterBarrier::arrive(const Step& step) {
     arrived_.resize(warps);
     complete_.resize(warps);
   }
-  const size_t warp = position(step.warp);
+  const uint32_t warp = step.warp.agent;
   if (const Lanes again = step.active & (arrived_[warp] | complete_[warp])) {
     throw Failure("ClusterArrivalError").hex("lanes", again);
   }
@@ -37,7 +29,7 @@ void ClusterBarrier::arrive(const Step& step) {
 
 void ClusterBarrier::check_complete(const Cluster& cluster) {
   for (const Warp* warp : cluster.all_warps) {
-    if (warp->alive() & ~arrived_[position(*warp)]) return;
+    if (warp->alive() & ~arrived_[warp->agent]) return;
   }
   for (size_t i = 0; i < arrived_.size(); ++i) {
     complete_[i] |= arrived_[i];
@@ -48,7 +40,7 @@ void ClusterBarrier::check_complete(const Cluster& cluster) {
 }
 
 bool ClusterBarrier::wait(const Step& step) {
-  const size_t warp = position(step.warp);
+  const uint32_t warp = step.warp.agent;
   const Lanes here = warp < arrived_.size() ? arrived_[warp] | complete_[warp] : 0;
   if (const Lanes missing = step.active & ~here) {
     throw Failure("ClusterWaitError").hex("lanes", missing);
@@ -62,15 +54,12 @@ bool ClusterBarrier::wait(const Step& step) {
 }
 
 std::string ClusterBarrier::describe(const Cluster& cluster) const {
-  std::string text = "the cluster's barrier; not there: ";
-  const char* separator = "";
+  Roster missing;
   for (const Warp* warp : cluster.all_warps) {
-    const Lanes missing = warp->alive() & ~arrived_[position(*warp)];
-    if (!missing) continue;
-    text += separator + warp->name(missing);
-    separator = "; ";
+    const Lanes lanes = warp->alive() & ~arrived_[warp->agent];
+    if (lanes) missing.add(*warp, lanes);
   }
-  return text;
+  return "the cluster's barrier; not there: " + missing.text("; ");
 }
 
 // ---- instructions
@@ -111,7 +100,7 @@ Binding bind_arrive(const Operation& op) {
 }
 
 Binding bind_wait(const Operation& op) {
-  op.has("acquire");  // which it is without, too
+  op.implied({"acquire"});  // which it is without, too
   return {op.has("aligned") ? wait<true> : wait<false>, true};
 }
 

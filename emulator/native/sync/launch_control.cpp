@@ -108,7 +108,7 @@ Binding bind_is_canceled(const Operation&) { return {is_canceled}; }
 // get_first_ctaid is the name of the operation where it takes all axes, and else a modifier.
 Binding bind_first_block(const Operation& op) {
   if (op.find("d") >= 0 && op.roles[0].count) {
-    op.has("v4");
+    op.implied({"v4"});
     return {first_block_vector};
   }
   const std::string_view axis = op.get("first_ctaid");

@@ -318,7 +318,7 @@ Binding bind_inval(const Operation& op) {
 
 template <bool completes>
 Binding bind_transact(const Operation& op) {
-  op.get("relaxed");  // the only one there is: with or without it, no thread is synchronised
+  op.implied({"relaxed"});  // the only one there is: with or without it, no thread is synchronised
   return {BySpace{transact<Space::Generic, completes>, transact<Space::Shared, completes>,
                   transact<Space::SharedCluster, completes>}
               .of(op.space("a")),
@@ -335,7 +335,7 @@ Execute arrive_at(const Operation& op) {
 
 template <Form form, bool drop>
 Binding bind_arrive(const Operation& op) {
-  op.get("release"), op.get("cta");  // of .noComplete, which has no others
+  op.implied({"release", "cta"});  // of .noComplete, which has no others
   const bool relaxed = op.get("sem_st") == "relaxed";
   return {relaxed ? arrive_at<form, drop, true>(op) : arrive_at<form, drop, false>(op), true};
 }

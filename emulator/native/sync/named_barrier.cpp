@@ -118,15 +118,8 @@ bool NamedBarrier::come(const Step& step, uint32_t number, const Arrival& arriva
 std::string NamedBarrier::describe(const Cta& cta, uint32_t number) const {
   std::string text = "barrier " + std::to_string(number) + " of " + cta.name();
   if (!expected_) return text + " (nobody is there)";
-  text += " (" + std::to_string(came()) + " of " + std::to_string(expected_) +
-          " threads came";
-  const char* separator = ": warps ";
-  for (int warp = 0; warp < WARPS; ++warp) {
-    if (!((counted_ | before_) >> warp & 1)) continue;
-    text += separator + std::to_string(warp);
-    separator = ", ";
-  }
-  return text + ")";
+  return text + " (" + std::to_string(came()) + " of " + std::to_string(expected_) +
+         " threads came: " + numbered("warp", counted_ | before_) + ")";
 }
 
 // ---- instructions

@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "arithmetic/formats.hpp"
+#include "arithmetic/dispatch.hpp"
 #include "arithmetic/lane_loops.hpp"
 #include "machine/warp.hpp"
 #include "memory/memory.hpp"

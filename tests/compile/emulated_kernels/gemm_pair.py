@@ -15,7 +15,17 @@ from typing import NamedTuple
 import cutlass
 from cutlass import cute
 from cutlass.cute.nvgpu import cpasync, tcgen05
-from cutlass.utils import blackwell_helpers
+
+from tests.compile.emulated_kernels.products import (
+    Ring,
+    Sums,
+    Work,
+    accumulators,
+    allocated,
+    begin,
+    blackwell_loads,
+    blackwell_product,
+)
 
 WIDTH = 64  # columns of C of a pair's tile
 DEPTH = 32  # columns of A of a stage
@@ -41,33 +51,6 @@ class Place(NamedTuple):
         """Return the blocks that differ from such a half of this pair in one mode alone."""
         place = (half, self.down, self.across, 0)
         return cpasync.create_tma_multicast_mask(self.layout, place, mcast_mode=mode)
-
-
-class Ring(NamedTuple):
-    """Stages of both factors in shared memory; barriers tell that one is full, or empty."""
-
-    a: cute.Tensor
-    b: cute.Tensor
-    full: cute.Pointer
-    empty: cute.Pointer
-
-
-class Sums(NamedTuple):
-    """Accumulators in tensor memory; barriers tell that one is made, or taken."""
-
-    place: cute.Tensor
-    made: cute.Pointer
-    taken: cute.Pointer
-
-
-class Work(NamedTuple):
-    """The cluster's tiles: every `step`th of `tiles`, from `first` on; and how they lie in C."""
-
-    first: cutlass.Int32
-    tiles: int
-    step: cutlass.Int32
-    columns: int
-    depth: int  # stages of a tile
 
 
 @cute.jit
@@ -216,22 +199,15 @@ def kernel(
     made = shared.allocate_array(cutlass.Int64, SLOTS)
     taken = shared.allocate_array(cutlass.Int64, SLOTS)
     holder = shared.allocate_array(cutlass.Int32, 1)
-    a, b = (
-        shared.allocate_tensor(cutlass.Float16, layout.outer, 1024, swizzle=layout.inner)
-        for layout in layouts
-    )
-    ring = Ring(a, b, full, empty)
+    ring = Ring(*allocated(shared, layouts), full, empty)
     tile = (rows // 2, WIDTH)
     buffers = cute.make_layout((*tile, SLOTS), stride=(WIDTH, 1, cute.size(tile)))
     results = shared.allocate_tensor(cutlass.Float16, buffers, 128)
     if thread == 0:
-        for index in cutlass.range_constexpr(STAGES):
-            cute.arch.mbarrier_init(full + index, 1)
-            cute.arch.mbarrier_init(empty + index, pairs[0] + pairs[1] - 1)
-        for index in cutlass.range_constexpr(SLOTS):
-            cute.arch.mbarrier_init(made + index, 1)
-            cute.arch.mbarrier_init(taken + index, 2 * STORE_THREADS)
-        cute.arch.mbarrier_init_fence()
+        begin(
+            (STAGES, (full, 1), (empty, pairs[0] + pairs[1] - 1)),
+            (SLOTS, (made, 1), (taken, 2 * STORE_THREADS)),
+        )
     if warp == 0:
         cute.arch.alloc_tmem(COLUMNS, holder, is_two_cta=True)
     cute.arch.cluster_arrive()
@@ -240,9 +216,8 @@ def kernel(
     mine = product.get_slice(half)
     tiles_a = mine.partition_A(cute.local_tile(factors[0], (rows, DEPTH), (None, None)))
     tiles_b = mine.partition_B(cute.local_tile(factors[1], (WIDTH, DEPTH), (None, None)))
-    shape = cute.append(product.partition_shape_C((rows, WIDTH)), SLOTS)
-    memory = cute.arch.retrieve_tmem_ptr(cutlass.Float32, 16, holder)
-    sums = Sums(cute.make_tensor(memory, product.make_fragment_C(shape).layout), made, taken)
+    memory, place = accumulators(product, (rows, WIDTH), SLOTS, holder)
+    sums = Sums(place, made, taken)
     if warp == LOAD_WARP:
         load(loads, (tiles_a, tiles_b), ring, at, work, 2 * (rows + WIDTH) * DEPTH)
     elif warp == PRODUCT_WARP:
@@ -278,37 +253,22 @@ def gemm(
         cluster: blocks of a cluster along the rows and the columns of C; the first is even.
         clusters: how many there are.
     """
-    major = cute.nvgpu.OperandMajorMode.K
     tile = (rows, WIDTH, DEPTH)
-    product = blackwell_helpers.make_trivial_tiled_mma(
-        a.element_type,
-        b.element_type,
-        major,
-        major,
-        cutlass.Float32,
-        tcgen05.CtaGroup.TWO,
-        tile[:2],
-    )
+    product = blackwell_product(a, b, tile, tcgen05.CtaGroup.TWO)
     places = cute.tiled_divide(cute.make_layout((*cluster, 1)), (product.thr_id,))
-    layout_a = blackwell_helpers.make_smem_layout_a(product, tile, a.element_type, STAGES)
-    layout_b = blackwell_helpers.make_smem_layout_b(product, tile, b.element_type, STAGES)
     copy = cpasync.CopyBulkTensorTileG2SMulticastOp(tcgen05.CtaGroup.TWO)
-    stage_a, stage_b = (
-        cute.slice_(layout, (None, None, None, 0)) for layout in (layout_a, layout_b)
-    )
-    load_a, seen_a = cute.nvgpu.make_tiled_tma_atom_A(copy, a, stage_a, tile, product, places.shape)
-    load_b, seen_b = cute.nvgpu.make_tiled_tma_atom_B(copy, b, stage_b, tile, product, places.shape)
+    loads = blackwell_loads((a, b), product, tile, STAGES, copy, places.shape)
     tile_c = (rows // 2, WIDTH)
     store, seen_c = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileS2GOp(), c, cute.make_layout(tile_c, stride=(WIDTH, 1)), tile_c
     )
     kernel(
         product,
-        (load_a, load_b),
-        (seen_a, seen_b),
+        loads.copies,
+        loads.seen,
         store,
         seen_c,
-        (layout_a, layout_b),
+        loads.layouts,
         places,
         rows,
     ).launch(

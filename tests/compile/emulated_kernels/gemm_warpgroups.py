@@ -8,13 +8,13 @@ A (M, K) and B (N, K) are float16, C (M, N) is float32; the sizes are multiples 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import cutlass
 from cutlass import cute
 from cutlass.cute.nvgpu import cpasync, warp, warpgroup
 from cutlass.tensor_utils import LayoutEnum
 from cutlass.utils import hopper_helpers
+
+from tests.compile.emulated_kernels.products import Ring, Work, allocated, begin, load
 
 TILE = (128, 64, 64)  # rows and columns of C, columns of A
 STAGES = 2
@@ -23,54 +23,6 @@ NBYTES = 2 * (TILE[0] + TILE[1]) * TILE[2]  # of a stage
 PRODUCT_THREADS = 256  # warps 0 to 7
 LOAD_WARP = 8
 THREADS = 288
-
-
-class Ring(NamedTuple):
-    """Stages of both factors in shared memory; barriers tell that one is full, or empty."""
-
-    a: cute.Tensor
-    b: cute.Tensor
-    full: cute.Pointer
-    empty: cute.Pointer
-
-
-class Work(NamedTuple):
-    """The tiles of a block: every `step`th of `tiles`, from `first` on; and how they lie in C."""
-
-    first: cutlass.Int32
-    tiles: int
-    step: cutlass.Int32
-    columns: int
-    depth: int  # stages of a tile
-
-
-@cute.jit
-def load(
-    copies: tuple[cute.CopyAtom, cute.CopyAtom],
-    tiles: tuple[cute.Tensor, cute.Tensor],
-    ring: Ring,
-    work: Work,
-) -> None:
-    """Load the parts of A and B, a stage at a time."""
-    alone = cute.make_layout(1)
-    (to_a, from_a), (to_b, from_b) = (
-        cpasync.tma_partition(
-            copy, 0, alone, cute.group_modes(stages, 0, 2), cute.group_modes(tile, 0, 2)
-        )
-        for copy, stages, tile in zip(copies, (ring.a, ring.b), tiles, strict=True)
-    )
-    count = cutlass.Int32(0)
-    for tile in cutlass.range(work.first, work.tiles, work.step, unroll=1):
-        row, column = tile // work.columns, tile % work.columns
-        for k in cutlass.range(work.depth, unroll=1):
-            stage = count % STAGES
-            full = ring.full + stage
-            cute.arch.mbarrier_wait(ring.empty + stage, (count // STAGES + 1) % 2)
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive_and_expect_tx(full, NBYTES)
-            cute.copy(copies[0], from_a[(None, row, k)], to_a[(None, stage)], tma_bar_ptr=full)
-            cute.copy(copies[1], from_b[(None, column, k)], to_b[(None, stage)], tma_bar_ptr=full)
-            count += 1
 
 
 @cute.jit
@@ -139,16 +91,9 @@ def kernel(
     shared = cutlass.memory.SmemAllocator()
     full = shared.allocate_array(cutlass.Int64, STAGES)
     empty = shared.allocate_array(cutlass.Int64, STAGES)
-    a, b = (
-        shared.allocate_tensor(cutlass.Float16, layout.outer, 1024, swizzle=layout.inner)
-        for layout in layouts
-    )
-    ring = Ring(a, b, full, empty)
+    ring = Ring(*allocated(shared, layouts), full, empty)
     if thread == 0:
-        for index in cutlass.range_constexpr(STAGES):
-            cute.arch.mbarrier_init(full + index, 1)
-            cute.arch.mbarrier_init(empty + index, PRODUCT_THREADS)
-        cute.arch.mbarrier_init_fence()
+        begin((STAGES, (full, 1), (empty, PRODUCT_THREADS)))
     cute.arch.sync_threads()
 
     if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == LOAD_WARP:
@@ -156,7 +101,7 @@ def kernel(
             cute.local_tile(factors[0], (TILE[0], TILE[2]), (None, None)),
             cute.local_tile(factors[1], (TILE[1], TILE[2]), (None, None)),
         )
-        load(copies, tiles, ring, work)
+        load(copies, tiles, ring, work, NBYTES)
     else:
         tiles_c = cute.local_tile(c, TILE[:2], (None, None))
         multiply(product, ring, tiles_c, work, from_registers)

@@ -37,6 +37,7 @@ def test_registers_of_a_thread_are_what_the_text_leaves_the_assembler(
 
 def test_a_text_is_loaded_once() -> None:
     assert loaded(kernel("")) is loaded(kernel(""))
+    assert loaded(kernel(""), "k") is loaded(kernel(""))  # named or not
 
 
 def test_parameters_lie_as_the_kernel_declares_them() -> None:

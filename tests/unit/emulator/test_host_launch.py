@@ -66,6 +66,20 @@ def test_sizes_beyond_the_limits_are_refused(changes: dict[str, Any], found: str
     assert found in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "instead"),
+    [
+        ({"grid": (3, 3, 1)}, "grid=(4, 4, 1), with blocks that find nothing to do"),
+        ({"shared_memory": 2**20}, f"shared_memory={227 * 1024 - 1000} or less"),
+        ({"cluster": (4, 8, 1)}, "cluster=16 or less"),
+    ],
+)
+def test_what_to_write_instead_is_computed(changes: dict[str, Any], instead: str) -> None:
+    with pytest.raises(LaunchShapeError) as raised:
+        launched(**changes).check(DEVICE)
+    assert str(raised.value).endswith(f"instead: {instead}")
+
+
 def test_the_limits_themselves_are_allowed() -> None:
     launched(shared_memory=227 * 1024 - 1000, block=(1024, 1, 1)).check(DEVICE)
     launched(grid=(2**31 - 1, 2, 1), cluster=(1, 1, 1)).check(DEVICE)

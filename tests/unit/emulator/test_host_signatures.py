@@ -35,16 +35,18 @@ PTX = """\
 """
 
 
-def test_parameters_have_sizes_and_alignments() -> None:
+def test_parameters_have_sizes_alignments_and_types() -> None:
     read = signature(PTX, "first$1")
     assert (read.entry, read.target) == ("first$1", "sm_100a")
     assert read.slots == (
-        Slot("first_param_0", 8, 8),
-        Slot("first_param_1", 128, 64),
-        Slot("first_param_2", 4, 4),
-        Slot("first_param_3", 12, 4),
-        Slot("first_param_4", 8, 8),
+        Slot("first_param_0", 8, 8, "u64"),
+        Slot("first_param_1", 128, 64, "b8"),
+        Slot("first_param_2", 4, 4, "u32"),
+        Slot("first_param_3", 12, 4, "b8"),
+        Slot("first_param_4", 8, 8, "f64"),
     )
+    declared = [slot.declared for slot in read.slots]
+    assert declared == [".u64", ".b8[128]", ".u32", ".b8[12]", ".f64"]
 
 
 def test_an_entry_may_have_no_parameters() -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
 from flexfa4.emulator import EmulationError, load
+from flexfa4.emulator.failures.memory import NullPointerError
 from flexfa4.emulator.failures.options import (
     ArgumentCountError,
+    ArgumentsError,
     BlockSizeError,
     KernelArgumentError,
     OptionError,
-    PathAsTextError,
+    PtxSourceError,
     SizesError,
 )
 from flexfa4.emulator.host.errors import LaunchShapeError, NotACpuTensorError
@@ -86,31 +89,15 @@ def test_a_compiled_kernel_computes_what_it_was_written_for() -> None:
     assert excess < 8 * torch.finfo(torch.float32).eps
 
 
-@pytest.mark.parametrize(
-    ("index", "value", "said"),
-    [
-        (0, 1.5, None),
-        (0, STRUCT, "8 bytes"),
-        (0, None, "a CPU tensor, an int, a float or bytes"),
-        (0, -(2**63) - 1, r"from -2\*\*63"),
-        (2, torch.zeros(1), "a pointer has 8 bytes"),
-        (2, 2**32, r"up to 2\*\*32"),
-        (3, bytes(8), "12 bytes"),
-        (3, 0.0, "a float for parameters of 4 or 8 bytes only"),
-    ],
-)
-def test_an_argument_that_does_not_fit_its_parameter_is_an_error(
-    index: int, value: Any, said: str | None
-) -> None:
-    args: list[Any] = [torch.zeros(32), torch.zeros(32), 1.0, STRUCT]
-    args[index] = value
-    names = ("out", "in", "factor", "shift")
-    if said is None:  # a float of 8 bytes: no address of anything
-        with pytest.raises(EmulationError, match="PTX line"):
-            load(scale_text()).run(grid=1, block=32, args=args)
-        return
-    with pytest.raises(KernelArgumentError, match=rf"parameter {names[index]}(.|\n)*{said}"):
+def test_an_argument_that_does_not_fit_its_parameter_is_an_error_that_names_both() -> None:
+    args = [torch.zeros(32), torch.zeros(32), 2, STRUCT]
+    with pytest.raises(KernelArgumentError) as caught:
         load(scale_text()).run(grid=1, block=32, args=args)
+    assert str(caught.value) == (
+        "argument 2 of scale is the int 2; the parameter factor is .f32\n"
+        "  allowed: a float within the range of .f32, or 4 bytes\n"
+        "  instead: 2.0"
+    )
 
 
 def test_a_wrong_number_of_arguments_is_an_error_that_names_the_parameters() -> None:
@@ -118,11 +105,15 @@ def test_a_wrong_number_of_arguments_is_an_error_that_names_the_parameters() -> 
         load(scale_text()).run(grid=1, block=32, args=[1, 2])
 
 
-def test_a_tensor_that_is_not_the_cpus_is_an_error() -> None:
-    with pytest.raises(NotACpuTensorError):
-        load(scale_text()).run(
-            grid=1, block=1, args=[torch.zeros(1, device="meta"), 0, 1.0, STRUCT]
-        )
+def test_a_tensor_that_is_not_the_cpus_is_an_error_that_says_what_it_was_given_to() -> None:
+    other = torch.zeros(1, device="meta")
+    with pytest.raises(
+        NotACpuTensorError,
+        match=r"argument 0 \(out\) of scale is a torch\.strided tensor on the device meta",
+    ):
+        load(scale_text()).run(grid=1, block=1, args=[other, 0, 1.0, STRUCT])
+    with pytest.raises(NotACpuTensorError, match="allocation 0 is a"):
+        load(scale_text()).run(grid=1, block=1, args=[0, 0, 1.0, STRUCT], allocations=[other])
 
 
 def test_memory_that_is_no_arguments_can_be_given_too() -> None:
@@ -132,6 +123,12 @@ def test_memory_that_is_no_arguments_can_be_given_too() -> None:
         load(scale_text()).run(grid=1, block=32, args=args)
     load(scale_text()).run(grid=1, block=32, args=args, allocations=[x, y])
     assert torch.equal(y, torch.full((32,), 3.0))
+
+
+@pytest.mark.parametrize("pointer", [0, torch.zeros(0)], ids=["zero", "empty"])
+def test_a_null_pointer_is_told_as_one(pointer: Any) -> None:
+    with pytest.raises(NullPointerError, match="address 0x0: the pointer is null"):
+        load(scale_text()).run(grid=1, block=32, args=[torch.zeros(32), pointer, 1.0, STRUCT])
 
 
 def test_an_access_behind_a_tensor_is_an_error_that_names_it_and_the_line() -> None:
@@ -194,9 +191,57 @@ def test_a_kernel_that_is_not_there_is_an_error() -> None:
         load(scale_text(), "other")
 
 
-def test_the_name_of_a_file_as_a_string_is_an_error_that_says_to_pass_a_path() -> None:
-    with pytest.raises(PathAsTextError, match=r"instead: load\(Path\('kernel.ptx'\)\)"):
-        load("kernel.ptx")
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("kernel.ptx", r"name of a file(.|\n)*instead: load\(Path\('kernel.ptx'\)\)"),
+        (b".version 8.8", r"type bytes(.|\n)*instead: load\(ptx.decode\(\)\)"),
+        (None, r"type NoneType(.|\n)*instead: load\(Path\(...\)\)"),
+    ],
+)
+def test_what_is_neither_a_text_nor_a_path_is_an_error(given: Any, said: str) -> None:
+    with pytest.raises(PtxSourceError, match=said):
+        load(given)
+
+
+def test_machine_code_is_an_error_that_asks_for_ptx(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.cubin"
+    path.write_bytes(b"\x7fELF\2\xff")
+    with pytest.raises(PtxSourceError, match=r"kernel.cubin, which is no text(.|\n)*nvcc -ptx"):
+        load(path)
+
+
+@pytest.mark.parametrize("args", [torch.zeros(4), 5, "text", {"out": 1}])
+def test_arguments_come_in_a_list(args: Any) -> None:
+    with pytest.raises(ArgumentsError, match=r"instead: args=\[x, ...\]"):
+        load(scale_text()).run(grid=1, block=32, args=args)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "instead"),
+    [
+        ({"grid": 2.0}, "grid=2"),
+        ({"grid": torch.tensor(3)}, "grid=3"),
+        ({"grid": -1}, "grid=1"),
+        ({"block": (1, 1, 1, 1)}, "block=1"),
+        ({"shared_memory": -1}, "shared_memory=0"),
+        ({"shared_memory": 1024.0}, "shared_memory=1024"),
+    ],
+)
+def test_sizes_that_are_no_whole_numbers_come_with_what_was_meant(
+    sizes: dict[str, Any], instead: str
+) -> None:
+    args = [torch.zeros(32), torch.zeros(32), 1.0, STRUCT]
+    with pytest.raises(SizesError, match=f"instead: {instead}$"):
+        load(scale_text()).run(**{"grid": 1, "block": 32, "args": args, **sizes})
+
+
+def test_sizes_may_be_numbers_of_numpy() -> None:
+    x, y = torch.zeros(64), torch.zeros(64)
+    args = [y, x, 0.5, STRUCT]
+    sizes: dict[str, Any] = {"grid": numpy.int64(2), "block": (numpy.int32(32),)}
+    run = load(scale_text()).run(**sizes, args=args)
+    assert run.executed["ret"] == 2 and y.sum() == 64
 
 
 def test_text_that_is_no_ptx_is_an_error() -> None:

@@ -33,6 +33,8 @@ def test_schedules_are_known_by_their_names(schedule: str) -> None:
         ({"workers": 0}, "a whole number from 1 to 1024"),
         ({"workers": True}, "a whole number from 1 to 1024"),
         ({"sms": 0}, "or None"),
+        ({"max_instructions": 0}, "a whole number from 1, or None"),
+        ({"max_instructions": 1e6}, "a whole number from 1, or None"),
     ],
 )
 def test_other_values_are_errors_that_say_what_is_allowed(

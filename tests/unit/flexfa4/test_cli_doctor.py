@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import io
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from flexfa4.cli import doctor
 from flexfa4.emulator.failures.build import MissingCompilerError
+from flexfa4.emulator.native.build import Build
 from flexfa4.emulator.native.compiler import Compiler
 
 
@@ -51,14 +53,20 @@ def test_every_gpu_is_named_with_its_capability_and_target(monkeypatch: pytest.M
     assert not (hopper.usable or blackwell.usable or ampere.usable)
 
 
-def test_the_emulator_needs_a_compiler_and_says_which_there_is(
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_emulator_needs_a_compiler_and_says_which_there_is_and_where_its_core_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def absent() -> Compiler:
         raise MissingCompilerError(names="c++")
 
     monkeypatch.setattr(doctor, "find_compiler", lambda: Compiler(("c++",), "GCC 12\nmore", ()))
-    assert by_name(doctor.examine())["emulator"].found == "GCC 12"
+    monkeypatch.setenv("FLEXFA4_CACHE_DIR", str(tmp_path))
+    finding = by_name(doctor.examine())["emulator"]
+    assert finding.usable and finding.found == "GCC 12"
+    assert finding.note == f"compiles its core at first use, into {tmp_path / 'emulator'}"
+    monkeypatch.setattr(Build, "built", lambda self: self.folder / "core.so")
+    finding = by_name(doctor.examine())["emulator"]
+    assert finding.note == f"its core is built: {tmp_path / 'emulator' / 'core.so'}"
     monkeypatch.setattr(doctor, "find_compiler", absent)
     finding = by_name(doctor.examine())["emulator"]
     assert finding.usable is False and "pip install ziglang" in finding.note

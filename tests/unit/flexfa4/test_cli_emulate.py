@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +60,10 @@ def test_a_kernel_that_fails_is_told_with_its_line(capsys: pytest.CaptureFixture
         (["emulate", str(SOFTMAX), "--grid", "0", "--args", "1", "2"], "grid"),
         (["emulate", str(SOFTMAX), "--kernel", "other"], "softmax_rows"),
         ([*RUN, "--workers", "0", "--args", "1", "2"], "workers is 0"),
+        ([*RUN, "--args", "1.0", "2"], "instead: 1"),
+        ([*RUN, "--save", "/nowhere/out.pt"], "mkdir -p /nowhere"),
+        (["emulate", sys.executable], "nvcc -ptx"),
+        (["emulate", "/"], "another path: Is a directory"),
     ],
 )
 def test_mistakes_of_the_user_end_with_exit_code_2(
@@ -64,6 +71,35 @@ def test_mistakes_of_the_user_end_with_exit_code_2(
 ) -> None:
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
+
+
+def test_nothing_is_said_about_numpy_where_it_is_not_installed() -> None:
+    """Torch warns of it when it is imported, which for commands is none of the user's doing."""
+    code = (
+        "import sys; sys.modules['numpy'] = None; from flexfa4.cli import main;"
+        "sys.exit(main(['variants']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_machine_without_a_compiler_is_told_what_to_install() -> None:
+    args = ["--args", "random:f32:4x64", "zeros:f32:4x64"]
+    done = subprocess.run(
+        [sys.executable, "-m", "flexfa4", *RUN, *args],
+        env={**os.environ, "CXX": "/nowhere/c++", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        "flexfa4: no C++ compiler runs; looked for /nowhere/c++ ($CXX)\n"
+        "  allowed: a compiler of C++17 that takes the options of GCC: GCC 9 or later, Clang,"
+        " Zig's\n"
+        "  instead: apt-get install g++, or pip install ziglang, or the path of a compiler in"
+        " $CXX\n"
+    )
 
 
 @pytest.mark.parametrize("text", ["1,2,3,4", "-1", "x", "1,,2", ""])

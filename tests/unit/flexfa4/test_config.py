@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+from pathlib import Path
 
 import pytest
 
 from flexfa4 import config
-from flexfa4.config import VARIABLES, Variable
+from flexfa4.config import VARIABLES, Variable, cache_folder
 
 SWITCH = Variable("FLEXFA4_SWITCH", "0", "a switch of this test")
 
@@ -30,7 +32,7 @@ def test_a_variable_that_is_not_set_has_its_default(monkeypatch: pytest.MonkeyPa
     assert dataclasses.replace(SWITCH, default="yes").flag()
 
 
-CONVENTIONS = {"CXX", "XDG_CACHE_HOME"}  # of compilers and desktops; everything else has a prefix
+CONVENTIONS = {"CXX"}  # of compilers; everything else has a prefix
 
 
 def test_the_table_lists_every_variable_with_its_prefix_and_meaning() -> None:
@@ -43,3 +45,21 @@ def test_the_table_lists_every_variable_with_its_prefix_and_meaning() -> None:
 
 def test_the_tests_run_with_verified_passes() -> None:
     assert config.VERIFY.flag()
+
+
+@pytest.mark.parametrize("variable", ["FLEXFA4_CACHE_DIR", "XDG_CACHE_HOME", "HOME"])
+@pytest.mark.skipif(sys.platform != "linux", reason="each system has its own place for caches")
+def test_what_is_compiled_goes_where_the_project_the_desktop_or_the_user_has_its_cache(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FLEXFA4_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    below = {"FLEXFA4_CACHE_DIR": "", "XDG_CACHE_HOME": "flexfa4", "HOME": ".cache/flexfa4"}
+    assert cache_folder() == tmp_path / below[variable]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_chosen_folder_may_begin_with_the_users_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEXFA4_CACHE_DIR", "~/compiled")
+    assert cache_folder() == Path.home() / "compiled"

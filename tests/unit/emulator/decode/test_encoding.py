@@ -19,7 +19,7 @@ from flexfa4.emulator.decode.encoding import (
     encode_operation,
 )
 from flexfa4.emulator.errors import Place
-from flexfa4.emulator.failures.program import UnreadableProgramError
+from flexfa4.emulator.failures.program import UnreadableProgramError, UnsupportedOperationError
 from flexfa4.emulator.native.library import Program, bind
 from flexfa4.emulator.ptx.table import READER
 from flexfa4.emulator.ptx.types import Kind
@@ -72,6 +72,9 @@ def test_bytes_left_over_and_other_versions_are_refused() -> None:
         Program(EMPTY[:4] + b"\xff" + EMPTY[5:], Place)
 
 
-def test_an_operation_alone_can_be_asked_for() -> None:
+def test_the_core_says_of_an_operation_alone_whether_it_has_code_under_its_name() -> None:
     (operation,) = READER.operations("bra.uni")
     bind(encode_operation(OperationRecord(operation, operation.name, operation.roles)))
+    unknown = encode_operation(OperationRecord(operation, "bra.nowhere", operation.roles))
+    with pytest.raises(UnsupportedOperationError, match=r"`bra\.uni` is not executed"):
+        bind(unknown)

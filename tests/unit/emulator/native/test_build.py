@@ -14,8 +14,10 @@ import pytest
 
 from flexfa4.emulator.failures.build import BuildError, CacheFolderError
 from flexfa4.emulator.native import build
-from flexfa4.emulator.native.build import Build, cache_folder
+from flexfa4.emulator.native.build import Build, core_folder
 from flexfa4.emulator.native.compiler import Compiler, find_compiler
+
+pytestmark = pytest.mark.cxx
 
 SOURCES = {
     "shared/number.hpp": '#pragma once\n#include "shared/base.hpp"\ninline int number() {'
@@ -47,7 +49,10 @@ def made(folder: Path) -> set[str]:
 
 def test_only_what_an_edit_touches_is_compiled_again(sources: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
+    assert Build(compiler(), cache, sources=sources).built() is None
+    assert not cache.exists()
     first = Build(compiler(), cache, sources=sources).library()
+    assert Build(compiler(), cache, sources=sources).built() == first
     assert ctypes.CDLL(str(first)).one() == 42
     objects = made(cache)
     assert Build(compiler(), cache, sources=sources).library() == first
@@ -166,21 +171,11 @@ def test_files_that_nobody_has_used_for_long_are_forgotten(sources: Path, tmp_pa
     assert used.exists() and not old.exists()
 
 
-@pytest.mark.parametrize(
-    ("chosen", "base", "folder"),
-    [
-        ("/chosen", "/base", "/chosen/emulator"),
-        ("", "/base", "/base/flexfa4/emulator"),
-        ("", "", str(Path.home() / ".cache/flexfa4/emulator")),
-    ],
-)
-def test_the_cache_folder_is_the_users_unless_one_is_chosen(
-    chosen: str, base: str, folder: str, monkeypatch: pytest.MonkeyPatch
+def test_the_core_lies_in_a_folder_of_its_own_in_the_cache_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("FLEXFA4_CACHE_DIR", chosen)
-    monkeypatch.setenv("XDG_CACHE_HOME", base)
-    assert str(cache_folder()) == folder
+    monkeypatch.setenv("FLEXFA4_CACHE_DIR", str(tmp_path))
+    assert core_folder() == tmp_path / "emulator"
 
 
 def test_the_command_prints_the_path_of_the_library(capsys: pytest.CaptureFixture[str]) -> None:

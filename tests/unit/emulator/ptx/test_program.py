@@ -21,9 +21,9 @@ def test_the_only_kernel_needs_no_name() -> None:
 @pytest.mark.parametrize(
     ("kernels", "name", "names"),
     [
-        ("", None, "none"),
-        (".entry a() {ret;} .entry b() {ret;}", None, "a, b"),
-        (".entry a() {ret;}", "b", "allowed: a"),
+        ("", None, "the module has no kernel\n"),
+        (".entry a() {ret;} .entry b() {ret;}", None, '2 kernels(.|\n)*a, b(.|\n)*kernel="a"'),
+        (".entry a() {ret;}", "b", "no kernel named 'b'\n  allowed: a"),
     ],
 )
 def test_a_kernel_that_is_not_there_is_told_with_those_that_are(

@@ -35,6 +35,21 @@ def test_every_row_is_read_by_its_own_text() -> None:
     assert not lost
 
 
+@pytest.mark.parametrize(
+    "opcode",
+    [
+        "cvt.rni.sat.s16.bf16",  # of bf16 only without .sat, as its results are clamped anyway
+        "cvt.rzi.sat.s64.bf16",
+        "cvt.rzi.u8.bf16",
+        "cvt.rn.bf16.s8",
+        "cvt.sat.u64.u32",  # nothing to clamp
+        "cvt.sat.s32.u16",
+    ],
+)
+def test_a_conversion_that_ptxas_refuses_is_not_in_the_table(opcode: str) -> None:
+    assert not READER.operations(opcode)
+
+
 def test_every_name_in_a_row_means_something() -> None:
     lost = []
     for form in READER.forms:

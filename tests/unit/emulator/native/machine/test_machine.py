@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
-from flexfa4.emulator.failures.machine import DeadlockError
+from flexfa4.emulator.failures.machine import DeadlockError, InstructionLimitError
 from tests.ptx_programs import run_instruction, run_program
 
 FLAG = (
@@ -80,7 +82,7 @@ def test_all_blocks_of_a_full_device_may_wait_for_each_other(workers: int) -> No
 
 
 def test_a_block_that_waits_for_one_without_room_is_reported() -> None:
-    with pytest.raises(DeadlockError, match="goes round in a loop"):
+    with pytest.raises(DeadlockError, match="going round in a loop"):
         run_instruction(
             FLAG, {}, "d:u32", grid=2, memory=flag(), registers=REGISTERS, options={"sms": 1}
         )
@@ -90,3 +92,53 @@ def test_a_failure_on_one_worker_ends_the_others() -> None:
     code = "mov.u32 d, %ctaid.x; setp.eq.u32 p, d, 3; @p trap;"
     with pytest.raises(Exception, match=r"block \(3, 0, 0\).*stopped itself"):
         run_instruction(code, {}, "d:u32", grid=16, registers=REGISTERS, options={"workers": 4})
+
+
+COUNT_FOR_EVER = (  # its effect is seen by nobody, and yet it is one
+    "ROUND: add.u32 x, x, 1; st.global.u32 [flag], x; bra ROUND;"
+)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("schedule", ["eager", "late", "random", "priority"])
+def test_a_loop_that_never_ends_is_given_up_where_its_warps_are(
+    schedule: str, workers: int
+) -> None:
+    with pytest.raises(InstructionLimitError) as caught:
+        run_program(
+            COUNT_FOR_EVER,
+            {},
+            "d:u32",
+            threads=64,
+            grid=4,
+            memory=flag(),
+            registers=REGISTERS,
+            options={"schedule": schedule, "max_instructions": 20_000, "workers": workers},
+        )
+    error = caught.value
+    assert error.run is not None
+    assert 20_000 < error.run.instructions <= 20_000 + workers * (1 << 16)
+    text = str(error)
+    assert text.startswith("more than 20000 instructions were executed; groups of lanes that are")
+    assert "running" in text and re.search("warps? (0-)?1, lanes 0-31 at line", text)
+
+
+def test_what_waits_and_what_has_waited_are_told_apart_where_a_launch_is_given_up() -> None:
+    code = "mov.u32 d, %tid.x; bar.sync 0; setp.ge.u32 p, d, 32; @p bar.sync 1;" + COUNT_FOR_EVER
+    with pytest.raises(InstructionLimitError) as caught:
+        run_program(
+            code,
+            {},
+            "d:u32",
+            threads=64,
+            memory=flag(),
+            registers=REGISTERS,
+            options={"max_instructions": 5_000},
+        )
+    first, second = str(caught.value).splitlines()[1:3]
+    assert "warp 0" in first and first.endswith("running")
+    assert "warp 1" in second and "waiting for barrier 1" in second
+
+
+def test_a_launch_within_its_limit_is_not_given_up() -> None:
+    run_instruction("add.u32 d, d, 1;", {}, "d:u32", grid=50, options={"max_instructions": 1000})

@@ -52,6 +52,8 @@ MISTAKES = [
     ("i8", {"d": 2, "other": 1 << 13}, "bits 13-14 .*negation"),
     ("i8", {"d": 1}, "bits 4-5"),
     ("i8", {"d": 2, "n": 40}, "bits 17-22"),
+    ("i8", {"d": 2, "n": 24, "b_mn": True}, "bits 17-22 .*(?s:.*)multiple of 16 .*N-major B"),
+    ("f8f6f4", {"m": 64, "n": 24, "b_mn": True}, "bits 17-22 .*(?s:.*)multiple of 16 .*N-major B"),
 ]
 
 
@@ -66,6 +68,8 @@ def test_a_field_that_is_not_known_is_refused(
 def test_a_pair_has_shapes_of_its_own() -> None:
     assert "M / 16" in refused("f16", instruction_descriptor(64, 32), group=2)
     assert "multiple of 16" in refused("f16", instruction_descriptor(256, 24), group=2)
+    n_major = instruction_descriptor(256, 48, b_mn=True)
+    assert "multiple of 32 up to 256, and not 0 for an N-major B" in refused("f8f6f4", n_major, 2)
 
 
 SCALED_MISTAKES = [

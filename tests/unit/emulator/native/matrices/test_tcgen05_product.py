@@ -167,6 +167,21 @@ def test_a_in_tensor_memory_can_be_shifted_by_a_row() -> None:
     assert torch.equal(float_cells(out)[0, :, :32], shifted @ b.T)
 
 
+def test_the_first_row_of_a_shifted_a_is_not_read() -> None:
+    """Nobody has written it: A is the D of a product that leaves lane 0 out."""
+    image, a, b = f16_images()
+    masks = "".join(f"    mov.b32 %r{20 + i}, {int(i == 0)};\n" for i in range(4))
+    lanes = ", {%r20, %r21, %r22, %r23}"
+    idesc = instruction_descriptor(128, 32)
+    at_b = (F16[1], B_AT)
+    first = product(mma("f16"), idesc, (F16[0], 0), at_b, False, d=32, between=lanes)
+    second = product(mma("f16") + ".ashift", idesc, 32, at_b, False)
+    out, _ = Program(masks + first + second, columns=64).run(image, check=("uninitialised",))
+    halves = (a @ b.T).float()[:, :8].contiguous().view(torch.float16).double()
+    shifted = torch.cat([halves[1:], halves[-1:]])
+    assert torch.equal(float_cells(out)[0, :, :32], (shifted @ b.double().T).float())
+
+
 # ---- data paths ---------------------------------------------------------------------------------
 
 

@@ -12,7 +12,11 @@ import pytest
 import torch
 
 from flexfa4.emulator.errors import EmulationError
-from flexfa4.emulator.failures.matrices import TensorLanesError, UninitialisedTensorError
+from flexfa4.emulator.failures.matrices import (
+    TensorBoundsError,
+    TensorLanesError,
+    UninitialisedTensorError,
+)
 from flexfa4.emulator.kernel import load
 
 COLUMNS = 128
@@ -280,6 +284,15 @@ def test_a_warp_reaches_its_own_lanes_only() -> None:
     assert warp in (1, 2, 3)
     assert f"by warp {warp}" in str(error)
     assert f"from lane {32 * warp} on" in str(error)
+
+
+def test_columns_end_where_tensor_memory_does() -> None:
+    """Far beyond it too, where 32 bits do not hold the last column."""
+    for split in (502, 2**32 - 10):
+        load = f"tcgen05.ld.sync.aligned.16x32bx2.x4.b32 {vector(4)}, [%r10 + 8], {split};"
+        error = failure(f"{fill()}\n    {load}")
+        assert isinstance(error, TensorBoundsError)
+        assert f"columns {8 + split}-{8 + split + 3}" in str(error)
 
 
 def test_cells_have_to_be_written_before_they_are_read() -> None:

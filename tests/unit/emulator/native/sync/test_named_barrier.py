@@ -180,7 +180,7 @@ MISTAKES: list[tuple[str, type[EmulationError], str]] = [
         "another operation",
     ),
     ("setp.lt.u32 odd, t, 3; @odd bar.sync 1;", NotAlignedError, "0x7"),
-    ("@p0 bar.sync 1, 96;", DeadlockError, r"barrier 1 .*32 of 96 threads came: warps 0\)"),
+    ("@p0 bar.sync 1, 96;", DeadlockError, r"barrier 1 .*32 of 96 threads came: warp 0\)"),
 ]
 
 

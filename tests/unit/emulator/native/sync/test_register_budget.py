@@ -12,6 +12,7 @@ from flexfa4.emulator.failures.sync import (
     RegisterCountError,
     RegisterGiveError,
     RegisterTakeError,
+    WarpgroupRegistersError,
 )
 from tests.ptx_programs import run_instruction
 
@@ -68,3 +69,29 @@ def test_what_the_isa_leaves_undefined_is_refused(
 ) -> None:
     with pytest.raises(error, match=report):
         run(code)
+
+
+def test_warps_of_a_warpgroup_may_give_back_different_numbers() -> None:
+    code = "setp.lt.u32 p, t, 32; @p bra FIRST;" + GIVE.format(40) + "bra END; FIRST:"
+    run(code + GIVE.format(24) + "END:", threads=128)
+
+
+def test_all_warps_of_a_warpgroup_give_or_take_registers() -> None:
+    code = "setp.lt.u32 p, t, 32; @p bra END;" + GIVE.format(40) + "END:"
+    with pytest.raises(WarpgroupRegistersError, match=r"warp 0, .* exits, where .* warp 1"):
+        run(code, threads=128)
+    run(code.replace("t, 32", "t, 128"), threads=256)  # each warpgroup by itself
+
+
+@pytest.mark.parametrize("schedule", ["eager", "late", "random", "priority"])
+def test_warps_of_a_warpgroup_do_not_take_where_others_give(schedule: str) -> None:
+    code = (
+        GIVE.format(40)
+        + "setp.lt.u32 p, t, 32; @p bra TAKES;"
+        + GIVE.format(24)
+        + "bra END; TAKES:"
+        + TAKE.format(48)
+        + "END:"
+    )
+    with pytest.raises(WarpgroupRegistersError, match=r"executes setmaxnreg\.(inc|dec)"):
+        run(code, threads=128, options={"schedule": schedule})
