@@ -11,8 +11,7 @@ Stages, in the order in which a call passes through them::
     scores      one tile's biased, masked scores
     forward     tiles -> out, lse
     backward    tiles -> gradients of q, k, v and sink; captures_grad has those of captured tensors
-    function    the autograd function around both
-    gradient_batches  one backward pass for each of many gradients that come at once
+    function    `CPU`, the backend: a request -> a call with its plan, proofs and schedule
     describe    all this in words, for `flexfa4.explain`
 
 Calls neither ``scaled_dot_product_attention`` nor torch's ``flex_attention``, and never holds a

@@ -82,9 +82,10 @@ def backward(call: Call, saved: Saved) -> Gradients:
     if call.chunks:
         size = scratch_size(call.chunks)
         scratch = torch.empty(2, size, dtype=call.dtype, device=call.q.device)
-        for chunk in call.chunks:
-            for tile in chunk.tiles:
-                _backward_tile(call, saved, grads, chunk, tile, scratch)
+        with tiles.unrecorded():
+            for chunk in call.chunks:
+                for tile in chunk.tiles:
+                    _backward_tile(call, saved, grads, chunk, tile, scratch)
         if call.plan.form.core is None:
             grads.k.mul_(LN2)  # the packed queries carried log2(e)
     elif saved.sink is not None and saved.grad_lse is not None:

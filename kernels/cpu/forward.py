@@ -36,9 +36,10 @@ def forward(call: Call, sink: torch.Tensor | None) -> tuple[torch.Tensor, torch.
     if _one_rectangle(call.chunks):  # a short sequence: nothing to cut, gather or keep room for
         (chunk,) = call.chunks
         only = _tile(call, chunk, chunk.tiles[0], base2_sink)
-        if call.q.is_contiguous():
-            return only.out().to(call.q.dtype), only.lse
-        return empty_output(call.q, call.v.shape[-1]).copy_(only.out()), only.lse
+        if call.q.dtype is call.dtype and call.q.is_contiguous():
+            return only.acc / only.divisor, only.lse
+        out = empty_output(call.q, call.v.shape[-1])
+        return torch.div(only.acc, only.divisor, out=out), only.lse
     out = empty_output(call.q, call.v.shape[-1])
     lse = call.q.new_empty(out.shape[:3], dtype=call.dtype)
     if not call.chunks:  # no keys, or nothing to do
@@ -88,16 +89,9 @@ class _Tile:
     divisor: torch.Tensor
     lse: torch.Tensor
 
-    def out(self) -> torch.Tensor:
-        """Return the tile of out, in the score dtype."""
-        return self.acc / self.divisor
-
     def write(self, out: torch.Tensor, lse: torch.Tensor) -> None:
         """Write the results to their places."""
-        if out.dtype is self.acc.dtype:
-            torch.div(self.acc, self.divisor, out=out)
-        else:
-            out.copy_(self.acc.div_(self.divisor))
+        torch.div(self.acc, self.divisor, out=out)
         lse.copy_(self.lse)
 
 
@@ -109,6 +103,24 @@ def _tile(
     scratch: torch.Tensor | None = None,
 ) -> _Tile:
     """Compute one query tile, which has runs."""
+    softmax = BoundedSoftmax() if call.bounded else OnlineSoftmax()
+    with tiles.unrecorded():
+        acc = _weighted_values(call, chunk, tile, softmax, scratch)
+    divisor, lse = softmax.finish(sink)
+    return _Tile(acc.view(*lse.shape[:-1], acc.shape[-1]), divisor, lse.squeeze(-1))
+
+
+def _weighted_values(
+    call: Call,
+    chunk: Chunk,
+    tile: QueryTile,
+    softmax: BoundedSoftmax | OnlineSoftmax,
+    scratch: torch.Tensor | None,
+) -> torch.Tensor:
+    """Return the values weighted by a tile's probabilities, ``(b * kv heads, group * rows, Dv)``.
+
+    The probabilities are unnormalised; `softmax` gets their sums.
+    """
     rows = (tile.start, tile.stop)
     factors = tiles.row_factors(call, chunk, tile)
     core = _fast_core(call, factors.outer)
@@ -117,7 +129,6 @@ def _tile(
     queries = tiles.query_rows(call, chunk, tile, None if by_product else factor)
     if not by_product:
         factor = 1.0
-    softmax = BoundedSoftmax() if call.bounded else OnlineSoftmax()
     acc: torch.Tensor | None = None
     for run in tile.runs:
         lanes = Lanes(chunk.b, chunk.h, rows, (run.start, run.stop))
@@ -144,8 +155,7 @@ def _tile(
         if call.pool is not None:
             call.pool.reclaim()
     assert acc is not None
-    divisor, lse = softmax.finish(sink)
-    return _Tile(acc.view(*lse.shape[:-1], acc.shape[-1]), divisor, lse.squeeze(-1))
+    return acc
 
 
 def _fast_core(call: Call, outer: Any) -> Core | None:

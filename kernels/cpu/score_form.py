@@ -18,6 +18,7 @@ names them, and a call for which they are not proved finite uses the unfolded fo
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -83,14 +84,14 @@ def score_form(root: Node, *, fold: bool = True) -> ScoreForm:
     """
     if not fold:
         return ScoreForm(core=None if root is _SCORE else root)
-    core, outer, bias = _peel(root)
+    core, outer, terms = peeled(root)
     inner = None
     if "score" not in core.depends:  # the mod ignores the score
-        bias = _sum(bias, _product(outer, core))
+        terms = (*terms, _product(outer, core))
         core, outer = _SCORE, _ZERO
     elif core is not _SCORE:
-        inner, core = _fold_inner(core)
-    bias = simplify(bias)
+        inner, core = fold_inner(core)
+    bias = simplify(functools.reduce(_sum, terms, _ZERO))
     return ScoreForm(
         inner=inner,
         core=None if core is _SCORE else core,
@@ -148,17 +149,21 @@ _PEEL: Final[dict[str, Callable[..., _Step | None]]] = {
 }
 
 
-def _peel(root: Node) -> tuple[Node, Node, Node]:
-    """Return (core, outer, bias) with ``root = outer * core + bias``."""
-    core, outer, bias = root, _ONE, _ZERO
+def peeled(root: Node) -> tuple[Node, Node, tuple[Node, ...]]:
+    """Return (core, outer, terms) with ``root = outer * core + sum(terms)``.
+
+    The terms are those that the mod adds one after the other; what it adds up first is one term.
+    """
+    core, outer, terms = root, _ONE, list[Node]()
     while core is not _SCORE and "score" in core.depends and core.op in _PEEL:
         step = _PEEL[core.op](*core.args)
         if step is None:
             break
         factor, term, core = step
-        bias = _sum(bias, _product(outer, term))
+        if term is not _ZERO:
+            terms.append(_product(outer, term))
         outer = _product(outer, factor)
-    return core, outer, bias
+    return core, outer, tuple(terms)
 
 
 def _product(a: Node, b: Node) -> Node:
@@ -167,7 +172,7 @@ def _product(a: Node, b: Node) -> Node:
     return b if a is _ONE else a if b is _ONE else ops.apply("mul", a, b)
 
 
-def _fold_inner(core: Node) -> tuple[Node | None, Node]:
+def fold_inner(core: Node) -> tuple[Node | None, Node]:
     """Take the row factor that every use of the score applies to it out of `core`."""
     found = inner_scale(core)
     if found is None:

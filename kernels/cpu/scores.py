@@ -7,6 +7,7 @@ torch's ``masked_fill_`` with a broadcast mask (measured: 0.1 and 1.5 to 1.8 ns 
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -61,6 +62,16 @@ class Call:
     def dtype(self) -> torch.dtype:
         """Dtype of scores and accumulators."""
         return self.values.dtype
+
+
+def unrecorded() -> contextlib.AbstractContextManager[Any]:
+    """Return a context for the work on tiles, of which autograd need know nothing.
+
+    No view is tracked and no change in place is counted: of a call of 16 queries 92 us are left of
+    107, and 98 with torch's own class around this guard.  What is made there is no ordinary tensor,
+    so results are written into tensors from outside, or made of its tensors afterwards.
+    """
+    return torch._C._InferenceMode(True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,14 +179,16 @@ def raw_scores(
     """
     n, packed, _ = queries.shape
     width = keys.shape[1]
-    scores = None if scratch is None else scratch[: n * packed * width].view(n, packed, width)
-    if call.plan.form.ignores_score:  # not 0 * (q . k), which is NaN for infinite q
-        scores = queries.new_zeros(n, packed, width) if scores is None else scores.zero_()
+    shape = (n, packed, width)
+    if scratch is None:
+        scores = queries.new_empty(shape)
     else:
-        unread = queries.new_empty(1) if scores is None else scores  # since beta is 0
-        scores = torch.baddbmm(
-            unread, queries, keys.transpose(1, 2), beta=0, alpha=factor, out=scores
-        )
+        scores = scratch[: n * packed * width].view(shape)
+    if call.plan.form.ignores_score:  # not 0 * (q . k), which is NaN for infinite q
+        scores.zero_()
+    else:
+        # with beta = 0 no scores are read; torch's counter of operations knows this form only
+        torch.baddbmm(scores, queries, keys.mT, beta=0, alpha=factor, out=scores)
     return scores.view(-1, chunk.h[1] - chunk.h[0], tile.rows, width)
 
 
@@ -292,15 +305,21 @@ def mask_run(call: Call, lanes: Lanes, run: KeyRun, scores: torch.Tensor, value:
     us in place of 150 for 1.5 MB).
     """
     bits = scores.view(_BITS[call.dtype])
-    columns_masked = sum(stop - start for start, stop in run.partial)
     assert call.blocks is not None
-    whole = call.blocks.follows_diagonal and 2 * columns_masked >= run.stop - run.start
-    for start, stop in [lanes.kv] if whole else run.partial:
+    for keys in (lanes.kv,) if _worth_whole(call.blocks, run) else run.partial:
         columns, part = bits, lanes
-        if (start, stop) != lanes.kv:
-            columns = bits[..., start - run.start : stop - run.start]
-            part = Lanes(lanes.b, lanes.h, lanes.q, (start, stop))
+        if keys != lanes.kv:
+            columns = bits[..., keys[0] - run.start : keys[1] - run.start]
+            part = Lanes(lanes.b, lanes.h, lanes.q, keys)
         keep, fill = mask_bits(call, part)
         columns.bitwise_and_(keep)
         if value:
             columns.bitwise_or_(fill)
+
+
+def _worth_whole(blocks: MaskBlocks, run: KeyRun) -> bool:
+    """Whether a run is masked as a whole."""
+    if len(run.partial) == 1 and run.partial[0] == (run.start, run.stop):
+        return True
+    masked = sum(stop - start for start, stop in run.partial)
+    return blocks.follows_diagonal and 2 * masked >= run.stop - run.start

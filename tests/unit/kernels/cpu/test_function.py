@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import flexfa4
 from flexfa4.errors import SecondDerivativeError
@@ -184,6 +185,31 @@ def test_inference_mode_works_and_leaves_nothing_behind_that_training_cannot_use
         out, _ = attend(inputs, Mods(biased_by(bias), mask))
         torch.autograd.grad(out.sum(), inputs.leaves())
         assert torch.equal(out, inferred)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("length", [40, 600], ids=["one tile", "many tiles"])
+@pytest.mark.parametrize("mods", [Mods(), Mods(softcap, causal)], ids=["plain", "modified"])
+def test_results_are_tensors_that_autograd_takes_further(
+    length: int, dtype: torch.dtype, mods: Mods
+) -> None:
+    inputs = make_inputs(Sizes(1, 2, 2, length, length), dtype=dtype, sink=True)
+    with torch.no_grad():
+        results = list(attend(inputs, mods))
+    out, lse = attend(inputs, mods)
+    results += torch.autograd.grad(out.sum() + lse.sum(), inputs.leaves())
+    for result in results:
+        assert not result.is_inference()
+        weight = torch.ones_like(result, requires_grad=True)
+        (gradient,) = torch.autograd.grad((weight * result.mul_(2.0)).sum(), weight)
+        assert torch.equal(gradient, result)
+
+
+def test_torch_counts_the_operations_of_both_products() -> None:
+    q, k, v = make_inputs(Sizes(2, 4, 2, 40, 50, 8, 16)).leaves()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        flexfa4.attention(q, k, v)
+    assert counter.get_total_flops() == 2 * 2 * 4 * 40 * 50 * (8 + 16)
 
 
 @pytest.mark.parametrize("layout", ["expanded", "transposed", "every second"])
