@@ -3,6 +3,13 @@
 ::
 
     key_runs        iteration over the non-empty blocks of a mask, as long runs of keys
+    arithmetic      index arithmetic that is written once, for hosts and kernels; on values of a
+                    kernel, device_arithmetic
+    fast_division   division by sizes of a call as a product and a shift
+    tile_walk       which tiles of keys a tile of queries visits
+    scheduler       in which order the tiles of queries of all heads are worked on
+    makespan        how long that takes: a simulator
+    dispatch        how blocks come by their items, in a kernel
     online_softmax  running maximum and sum of rows, in base 2
 """
 

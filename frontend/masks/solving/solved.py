@@ -176,7 +176,7 @@ def ends_of(solved: Solved, b: int, h: int, positions: torch.Tensor | range) -> 
 
 
 def ends_of_each(
-    solved: Solved, members: Sequence[tuple[int, int]], positions: range
+    solved: Solved, members: Sequence[tuple[int, int]], positions: torch.Tensor | range
 ) -> torch.Tensor:
     """Return `ends_of` for several pairs of batch and head, one after the other.
 
@@ -190,7 +190,9 @@ def ends_of_each(
     """
     device = solved.values.device
     b, h = torch.tensor(members, dtype=torch.int64, device=device).unbind(1)
-    along = torch.arange(positions.start, positions.stop, device=device).expand(len(members), -1)
+    if isinstance(positions, range):
+        positions = torch.arange(positions.start, positions.stop, device=device)
+    along = positions.expand(len(members), -1)
     one = torch.zeros(len(members), 1, dtype=torch.int64, device=device)
     rows, columns = (along, one) if solved.form.index == "kv" else (one, along)
     lanes = ScatteredLanes(b, h, rows, columns)

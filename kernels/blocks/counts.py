@@ -1,0 +1,107 @@
+"""Whether the ends of intervals are monotone, how many tiles are visited, and the order of work.
+
+Numbers of visits are those of the kernel, found without it: from the same extremes of the rows of
+each tile.  Works on tensors, wherever a mask is evaluated, for all classes of batches and heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+
+from flexfa4.frontend.masks.classes import Classes
+from flexfa4.frontend.masks.grid import block_count, block_counts, blocks_of
+from flexfa4.frontend.masks.solving.solved import Solved, ends_of_each
+from flexfa4.primitives.tile_walk import Sampling, TileShape
+
+Direction = Literal["ascending", "descending", "neither"]
+"""The way through the tiles of a head from the most visits to the fewest."""
+
+# Rows whose ends are evaluated at once: temporaries take a few times 8 bytes for each.
+_ROWS_AT_ONCE = 1 << 20
+
+
+def monotone_in_tiles(solved: Solved, classes: Classes, queries: int) -> bool:
+    """Return whether each end, in every tile, never falls from a query to the next, or never rises.
+
+    That is, all tiles have the same direction; it is found by a look at all queries.
+
+    Args:
+        solved: a closed form of at most one interval of keys.
+        classes: the batches and heads that share one mask.
+        queries: of a tile.
+    """
+    rows, device = solved.size.q_len, solved.values.device
+    if not solved.form.spans or rows < 2:
+        return True
+    rises = falls = torch.zeros(2, dtype=torch.bool, device=device)
+    inside = torch.arange(1, rows, device=device) % queries != 0
+    for _, ends in _ends(solved, classes, torch.arange(rows, device=device)):
+        steps = ends.diff() * inside
+        rises = rises | (steps > 0).flatten(1).any(1)
+        falls = falls | (steps < 0).flatten(1).any(1)
+    return not bool((rises & falls).any())
+
+
+def visits_of(
+    solved: Solved, classes: Classes, shape: TileShape, sampling: Sampling
+) -> torch.Tensor:
+    """Return how many tiles each query tile visits, int64 ``(classes, query tiles)``.
+
+    Args:
+        solved: a closed form of at most one interval of keys.
+        classes: the batches and heads that share one mask.
+        shape: of a tile.
+        sampling: the rows that a kernel looks at.
+    """
+    rows, queries, device = solved.size.q_len, shape.queries, solved.values.device
+    tiles = block_count(rows, queries)
+    found = torch.zeros(len(classes), tiles, dtype=torch.int64, device=device)
+    if not solved.form.spans or not rows:
+        return found
+    each = [0, queries - 1] if sampling == "edges" else list(range(queries))
+    first = torch.arange(0, rows, queries, device=device).unsqueeze(1)
+    positions = (first + torch.tensor(each, device=device)).clamp(max=rows - 1).view(-1)
+    for part, ends in _ends(solved, classes, positions):
+        begin, end = ends.view(2, -1, tiles, len(each))
+        if sampling == "all":
+            seen = begin < end
+            begin = begin.masked_fill(~seen, solved.length)
+            end = end.masked_fill(~seen, 0)
+        begin, end = begin.amin(-1), end.amax(-1)
+        touched = block_counts(end, shape.keys) - blocks_of(begin, shape.keys)
+        found[part] = touched.masked_fill_(end <= begin, 0)
+    return found
+
+
+def direction_of(counts: torch.Tensor) -> Direction:
+    """Return the way from the lines with the most visits to those with the fewest.
+
+    Args:
+        counts: int64 ``(classes, lines)``.
+
+    Returns:
+        A way that is right for every class; "ascending" where all lines are alike.
+    """
+    before, behind = counts[:, :-1], counts[:, 1:]
+    rises, falls = torch.stack(((behind > before).any(), (behind < before).any())).tolist()
+    if rises and falls:
+        return "neither"
+    return "descending" if rises else "ascending"
+
+
+def _ends(
+    solved: Solved, classes: Classes, positions: torch.Tensor
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Yield the ends of the interval of each position, int64 ``(2, classes, positions)``.
+
+    As many classes at once as may be.
+    """
+    at_once = max(1, _ROWS_AT_ONCE // max(1, len(positions)))
+    for start in range(0, len(classes), at_once):
+        part = slice(start, start + at_once)
+        members = classes.members[part]
+        ends = ends_of_each(solved, members, positions)
+        yield part, ends.view(2, len(members), len(positions))

@@ -1,0 +1,130 @@
+"""How much an integer expression changes from one query to the next: bounds that need no values.
+
+An end of an interval that never falls, or never rises, along the queries has its extremes on the
+edges of any range of them: a kernel then evaluates two rows of a tile instead of all.  And where
+neighbouring intervals meet, there is no gap between the tiles that they touch.
+
+Proofs for every call; what cannot be proved is unbounded.  Assumes, as closed forms do, that no
+integer leaves 64 bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from flexfa4.frontend.ir import Node
+
+
+class Steps(NamedTuple):
+    """The least and the greatest of ``f(q + 1) - f(q)``, over all queries."""
+
+    least: float
+    most: float
+
+    @property
+    def monotone(self) -> bool:
+        """Whether the expression never falls or never rises."""
+        return self.least >= 0 or self.most <= 0
+
+    def plus(self, other: Steps) -> Steps:
+        """Return the steps of a sum."""
+        return Steps(self.least + other.least, self.most + other.most)
+
+    def negated(self) -> Steps:
+        """Return the steps of the negative."""
+        return Steps(-self.most, -self.least)
+
+    def joined(self, other: Steps) -> Steps:
+        """Return the steps of what is one or the other, or the lesser or the greater of both."""
+        return Steps(min(self.least, other.least), max(self.most, other.most))
+
+
+NONE: Final = Steps(0, 0)
+ANY: Final = Steps(-math.inf, math.inf)
+
+
+def steps_of(node: Node) -> Steps:
+    """Return the steps of an i32 expression along the queries."""
+    return _steps(node, {})
+
+
+def neighbours_meet(begin: Node, end: Node) -> bool:
+    """Return whether intervals of neighbouring queries, if not empty, are proved to meet.
+
+    Either begins no later than the other ends: an interval of at least one key cannot be left
+    behind by steps of at most one.
+    """
+    return steps_of(begin).most <= 1 and steps_of(end).least >= -1
+
+
+def _steps(node: Node, known: dict[Node, Steps]) -> Steps:
+    if "q" not in node.depends:
+        return NONE
+    if node not in known:
+        rule = _RULES.get(node.op)
+        known[node] = ANY if rule is None else rule(node, known)
+    return known[node]
+
+
+def _input(node: Node, known: dict[Node, Steps]) -> Steps:
+    return Steps(1, 1)
+
+
+def _add(node: Node, known: dict[Node, Steps]) -> Steps:
+    a, b = (_steps(arg, known) for arg in node.args)
+    return a.plus(b.negated() if node.op == "sub" else b)
+
+
+def _neg(node: Node, known: dict[Node, Steps]) -> Steps:
+    return _steps(node.args[0], known).negated()
+
+
+def _mul(node: Node, known: dict[Node, Steps]) -> Steps:
+    for factor, other in (node.args, node.args[::-1]):
+        if factor.op == "const":
+            steps = _steps(other, known)
+            least, most = sorted(_times(end, factor.attr) for end in steps)
+            return Steps(least, most)
+    return ANY
+
+
+def _times(step: float, factor: int) -> float:
+    return step * factor if factor else 0  # an unbounded step by 0 is no number
+
+
+def _either(node: Node, known: dict[Node, Steps]) -> Steps:
+    if node.op == "where" and "q" in node.args[0].depends:
+        return ANY
+    a, b = (_steps(arg, known) for arg in node.args[-2:])
+    return a.joined(b)
+
+
+def _quotient(node: Node, known: dict[Node, Steps]) -> Steps:
+    dividend, by = node.args
+    if by.op != "const":
+        return ANY
+    divisor = by.attr if node.op == "floordiv" else 1 << by.attr if 0 <= by.attr < 63 else 0
+    if divisor <= 0:
+        return ANY
+    least, most = _steps(dividend, known)
+    return Steps(_divided(least, divisor, math.floor), _divided(most, divisor, math.ceil))
+
+
+def _divided(step: float, divisor: int, rounded: Callable[[float], int]) -> float:
+    return rounded(step / divisor) if math.isfinite(step) else step
+
+
+_RULES: Final[dict[str, Callable[[Node, dict[Node, Steps]], Steps]]] = {
+    "input": _input,
+    "add": _add,
+    "sub": _add,
+    "neg": _neg,
+    "mul": _mul,
+    "min": _either,
+    "max": _either,
+    "where": _either,
+    "floordiv": _quotient,
+    "shr": _quotient,
+}

@@ -1,0 +1,91 @@
+"""TMA: bulk copies of tensor tiles between global and shared memory, by explicit coordinates.
+
+A kernel gets each tensor as a *tensor map*, 128 bytes among its parameters that hold the tensor's
+address, shape, strides and the box that one copy moves.  The launcher encodes them, so a kernel
+that was compiled once serves any tensor.  CuTe passes a tensor map inside of a copy atom; here the
+atom is nothing but that carrier, and copies name their coordinates themselves: the innermost
+dimension first, as in the PTX ISA.
+
+Does not wait for anything: loads complete on an mbarrier (`pipeline`), stores in bulk groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cutlass import Int32, cute
+from cutlass._mlir import ir
+from cutlass._mlir.dialects import cute_nvgpu, nvvm
+from cutlass._mlir.dialects._cute_nvgpu_ops_gen import get_tma_desc_addr
+from cutlass.cute.nvgpu import cpasync
+
+
+
+def parameter(pointer: cute.Pointer, box: Sequence[int], swizzle: int) -> Any:
+    """Return the carrier of a kernel's parameter for a tensor map, while a launch is traced.
+
+    Args:
+        pointer: of the tensor's dtype; where it points is not looked at.
+        box: elements along each axis that a copy moves, the innermost first.
+        swizzle: bytes of a row of the swizzled order in shared memory.
+    """
+    packed = cute.make_layout(tuple(box))
+    bits = {32: 1, 64: 2, 128: 3}[swizzle]
+    tile = cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, packed)
+    # Axes of a tensor that could be one must not become one: strides have gaps.
+    strides = [1]
+    for extent in box[:-1]:
+        strides.append(strides[-1] * 2 * extent)
+    shape = tuple(2 * extent for extent in box)
+    tensor = cute.make_tensor(pointer, cute.make_layout(shape, stride=tuple(4 * s if s > 1 else 1 for s in strides)))
+    operation = cpasync.CopyBulkTensorTileG2SOp()
+    carrier, _ = cpasync.make_tiled_tma_atom(operation, tensor, tile, tuple(box))
+    return carrier
+
+
+def address(carrier: Any) -> Any:
+    """Return the address of the tensor map that a kernel's parameter carries."""
+    executable = cute_nvgpu.atom_make_exec_tma(carrier._trait.value)
+    pointer = ir.Type.parse("!cute.ptr<i8, generic, align<64>>")
+    return get_tma_desc_addr(pointer, executable).to_llvm_ptr()
+
+
+def prefetch(carrier: Any) -> None:
+    """Bring the tensor map into its cache; by one thread."""
+    cpasync.prefetch_descriptor(carrier)
+
+
+def load(
+    tensor_map: Any, destination: cute.Pointer, barrier: cute.Pointer, at: Sequence[Int32 | int]
+) -> None:
+    """Copy the box `at` its coordinates to shared memory; by one thread.
+
+    Elements outside of the tensor arrive as zeros, and count as bytes all the same.
+
+    Args:
+        tensor_map: `address` of it.
+        destination: in shared memory, aligned to the period of the swizzle.
+        barrier: the mbarrier on which the bytes of the box complete.
+        at: a coordinate for each dimension, innermost first.
+    """
+    nvvm.cp_async_bulk_tensor_shared_cluster_global(
+        destination.to_llvm_ptr(),
+        tensor_map,
+        [Int32(c).ir_value() for c in at],
+        barrier.to_llvm_ptr(),
+        [],
+        is_cta_only=True,
+    )
+
+
+def store(tensor_map: Any, source: cute.Pointer, at: Sequence[Int32 | int]) -> None:
+    """Copy a box from shared memory to `at` its coordinates; by one thread.
+
+    What would lie outside of the tensor is not written.  The writes of other threads to `source`
+    must be ordered before by a fence of the async proxy and a barrier; the copy is complete when
+    the thread's bulk group is (``cp_async_bulk_wait_group``).
+    """
+    nvvm.cp_async_bulk_tensor_global_shared_cta(
+        tensor_map, source.to_llvm_ptr(), [Int32(c).ir_value() for c in at]
+    )

@@ -1,0 +1,63 @@
+"""Whether ends are monotone, how many tiles are visited, and the order that follows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from flexfa4.frontend.masks.solving.solved import Solved
+from flexfa4.kernels.blocks import counts
+from flexfa4.kernels.blocks.counts import direction_of, monotone_in_tiles, visits_of
+from tests.tile_walks import CASES
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("causal", True),
+        ("window by head", True),
+        ("documents", True),
+        ("reversed documents", True),
+        ("crossed documents", False),
+        ("levels", False),
+        ("empty rows", False),
+    ],
+)
+@pytest.mark.parametrize("at_once", [1, 700, 1 << 20])
+def test_ends_are_looked_at_for_all_classes(
+    name: str, expected: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts, "_ROWS_AT_ONCE", at_once)
+    blocks = CASES[name].blocks
+    assert blocks is not None and isinstance(blocks.by_rows, Solved)
+    assert monotone_in_tiles(blocks.by_rows, blocks.classes, 128) is expected
+
+
+def test_steps_from_tile_to_tile_do_not_count() -> None:
+    blocks = CASES["empty rows"].blocks  # a row in 32 begins to see, or sees no more
+    assert blocks is not None and isinstance(blocks.by_rows, Solved)
+    assert monotone_in_tiles(blocks.by_rows, blocks.classes, 32)
+
+
+@pytest.mark.parametrize("sampling", ["edges", "all"])
+def test_visits_are_those_of_the_tiles_that_are_not_empty(sampling: str) -> None:
+    case = CASES["window by head"]
+    blocks = case.blocks
+    assert blocks is not None and isinstance(blocks.by_rows, Solved)
+    found = visits_of(blocks.by_rows, blocks.classes, case.shape, sampling)  # type: ignore[arg-type]
+    assert torch.equal(found, (case.kinds()[0] != 0).sum(2))
+
+
+@pytest.mark.parametrize(
+    ("visits", "direction"),
+    [
+        ([[1, 2, 2], [0, 0, 5]], "descending"),
+        ([[3, 2, 2], [5, 5, 5]], "ascending"),
+        ([[4, 4], [4, 4]], "ascending"),
+        ([[7]], "ascending"),
+        ([[1, 2], [2, 1]], "neither"),
+        ([[1, 2, 1]], "neither"),
+    ],
+)
+def test_the_direction_is_right_for_every_class(visits: list[list[int]], direction: str) -> None:
+    assert direction_of(torch.tensor(visits)) == direction

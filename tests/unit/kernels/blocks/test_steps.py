@@ -1,0 +1,79 @@
+"""What is proved about the ends of intervals from one query to the next."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flexfa4.frontend.evaluate import Program, Values
+from flexfa4.frontend.ir import I32, Buffer, Node, Scalar, const, load, scalar, symbol
+from flexfa4.frontend.lanes import Lanes
+from flexfa4.frontend.ops import apply
+from flexfa4.kernels.blocks.steps import ANY, NONE, Steps, neighbours_meet, steps_of
+from tests.leaves import B, Q
+
+W = scalar(Scalar("w", I32))
+LENS = Buffer("lens", I32, (None,))
+VALUES = Values(
+    tensors={LENS: torch.tensor([3, -20])},
+    scalars={W.attr: 7},
+    symbols={"q_len": 40, "kv_len": 33},
+)
+
+
+def nodes(depth: int) -> st.SearchStrategy[Node]:
+    leaf = st.sampled_from((Q, const(5), const(-3), W, symbol("kv_len"), load(LENS, (B,))))
+    if not depth:
+        return leaf
+    below = nodes(depth - 1)
+    return st.one_of(
+        leaf,
+        st.builds(apply, st.sampled_from(("add", "sub", "min", "max", "mul")), below, below),
+        st.builds(lambda a: apply("neg", a), below),
+        st.builds(
+            lambda op, a, by: apply(op, a, const(by)),
+            st.sampled_from(("floordiv", "mod", "shr", "mul")), below,
+            st.sampled_from((1, 2, 5, 16)),
+        ),
+        st.builds(lambda c, a, b: apply("where", apply("lt", c, W), a, b), below, below, below),
+    )  # fmt: skip
+
+
+@given(nodes(3))
+def test_no_step_is_outside_of_what_is_proved(node: Node) -> None:
+    (found,) = Program((node,)).run(VALUES, Lanes((0, 2), (0, 1), (0, 40), (0, 1)))
+    values = torch.as_tensor(found).expand(2, 1, 40, 1)
+    least, most = steps_of(node)
+    steps = values.diff(dim=2)
+    assert least <= int(steps.min()) and int(steps.max()) <= most
+
+
+@pytest.mark.parametrize(
+    ("node", "steps"),
+    [
+        (apply("sub", Q, W), Steps(1, 1)),
+        (apply("max", apply("sub", Q, W), const(0)), Steps(0, 1)),
+        (apply("min", apply("add", Q, const(1)), load(LENS, (B,))), Steps(0, 1)),
+        (apply("mul", apply("floordiv", Q, const(128)), const(128)), Steps(0, 128)),
+        (apply("neg", apply("mul", Q, const(3))), Steps(-3, -3)),
+        (load(LENS, (B,)), NONE),
+        (load(LENS, (Q,)), ANY),
+        (apply("mul", load(LENS, (Q,)), const(0)), NONE),
+        (apply("mod", Q, const(5)), ANY),
+    ],
+)
+def test_ends_that_people_write_are_bounded(node: Node, steps: Steps) -> None:
+    assert steps_of(node) == steps
+    assert steps.monotone == (steps is not ANY)
+
+
+def test_a_band_has_no_gaps_and_blocks_of_queries_may() -> None:
+    after = apply("add", Q, const(1))
+    assert neighbours_meet(apply("sub", Q, W), after)
+    coarse = apply("mul", apply("floordiv", Q, const(64)), const(64))
+    assert not neighbours_meet(coarse, after)
+    assert steps_of(coarse) == Steps(0, 64) and not math.isinf(steps_of(coarse).most)

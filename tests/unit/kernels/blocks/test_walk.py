@@ -1,0 +1,208 @@
+"""The choice of how tiles are found: right for every mask, lists only where they are needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flexfa4.flex import create_block_mask as flex_block_mask
+from flexfa4.flex.native_mask import native_of
+from flexfa4.frontend.masks.grid import EMPTY
+from flexfa4.frontend.sizes import Sizes
+from flexfa4.kernels.blocks.walk import ORDER_PARAMETERS, WalkPlan, heads_alike, walk_for
+from flexfa4.kernels.cache.keys import canonical_text
+from flexfa4.primitives.arithmetic import PLAIN
+from flexfa4.primitives.scheduler import Sections, Work
+from flexfa4.primitives.tile_walk import TileShape
+from tests.random_masks import RandomMask, Space, random_masks
+from tests.tile_walks import CASES, CPU, Case, limits_on_host, visited_on_host
+
+MASKED = [name for name, case in CASES.items() if case.mask]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_tile_that_is_seen_is_visited_once_and_no_other(name: str) -> None:
+    case = CASES[name]
+    assert torch.equal(visited_on_host(case), case.kinds())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_lists_are_made_only_where_tiles_cannot_be_computed(name: str) -> None:
+    plan = CASES[name].walk().plan
+    assert (plan.source, plan.has_limits) == (CASES[name].source, CASES[name].one_interval)
+
+
+@given(random_masks, st.sampled_from(((2, 3, 70, 90), (1, 1, 130, 40))), st.sampled_from((16, 21)))
+@settings(deadline=None)
+def test_of_random_masks_no_tile_is_missed_and_the_full_ones_are_full(
+    mask: RandomMask, lengths: tuple[int, int, int, int], keys: int
+) -> None:
+    space = Space(*lengths)
+    sizes = Sizes(space.batch, space.heads, space.heads, space.q_len, space.kv_len)
+    case = Case(mask.function(space), sizes, TileShape(24, keys), "")
+    visited, kinds = visited_on_host(case), case.kinds()
+    assert torch.equal(visited == 2, kinds == 2)
+    if case.walk().plan.source == "listed":
+        assert torch.equal(visited, kinds)
+    assert bool((visited[kinds != EMPTY] != EMPTY).all())
+
+
+@pytest.mark.parametrize("name", [n for n in MASKED if CASES[n].one_interval])
+def test_limits_of_rows_are_the_mask(name: str) -> None:
+    case = CASES[name]
+    limits = limits_on_host(case.walk(), case.sizes)
+    dense, keys = case.dense(), torch.arange(case.sizes.kv_len)
+    for batch in range(case.sizes.batch):
+        for head in range(case.sizes.heads):
+            ends = [limits(batch, head, q) for q in range(0, case.sizes.q_len, 7)]
+            begin, end = torch.tensor(ends).T.unsqueeze(2)
+            seen = (keys >= begin) & (keys < end)
+            assert torch.equal(seen, dense[batch, head, ::7])
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_work_comes_in_an_order_of_decreasing_visits(name: str) -> None:
+    case = CASES[name]
+    walk, kinds = case.walk(), case.kinds()
+    visits = (kinds != EMPTY).sum(3)
+    batch, heads, tiles = visits.shape
+    assert walk.visits is not None
+    sections = Sections.of(Work(tiles, heads, batch), 1, walk.descending)
+    values = [v.flatten().tolist() if isinstance(v, torch.Tensor) else v for v in walk.values]
+    order = walk.plan.order_of(values, sections, PLAIN)
+    items = [order.item(n) for n in range(sections.items)]
+    for pair in range(heads * batch):
+        part = items[pair * tiles : (pair + 1) * tiles]
+        amounts = [int(visits[i.batch, i.head, i.q_tile]) for i in part]
+        assert amounts == sorted(amounts, reverse=True)
+        assert sorted(i.q_tile for i in part) == list(range(tiles))
+
+
+def test_a_repeated_call_finds_what_was_made() -> None:
+    case = CASES["sink and window"]
+    blocks = case.blocks
+    walk = walk_for(blocks, case.shape, CPU)
+    assert walk_for(blocks, case.shape, CPU) is walk
+    assert walk_for(blocks, TileShape(64, 80), CPU) is not walk
+
+
+def test_a_thread_alone_gets_lists_where_computing_takes_a_warp() -> None:
+    case = CASES["levels"]
+    assert walk_for(case.blocks, case.shape, CPU).plan.sampling == "all"
+    plan = walk_for(case.blocks, case.shape, CPU, whole_warp=False).plan
+    assert plan.source == "listed" and plan.interval is not None
+
+
+def test_plans_are_equal_for_other_lengths_and_captured_numbers() -> None:
+    def plan(window: int, length: int) -> WalkPlan:
+        def mask(b: Any, h: Any, q: Any, kv: Any) -> Any:
+            return (q >= kv) & (q - kv < window)
+
+        sizes = Sizes(1, 1, 1, length, length)
+        return Case(mask, sizes, TileShape(128, 128), "closed").walk().plan
+
+    assert plan(70, 500) == plan(300, 900)
+    assert hash(plan(70, 500)) == hash(plan(300, 900))
+
+
+def test_plans_are_part_of_the_key_of_a_kernel() -> None:
+    texts = {name: canonical_text(case.walk().plan) for name, case in CASES.items()}
+    assert texts["causal"] == canonical_text(CASES["causal"].walk().plan)
+    different = ("dense", "causal", "window", "prefix", "sink and window", "documents", "texts")
+    assert len({texts[name] for name in different}) == len(different)
+
+
+def test_a_launch_gets_the_addresses_of_the_lists() -> None:
+    walk = CASES["checkered"].walk()
+    begins, tiles, classes, *strides = walk.values
+    addresses = [t.data_ptr() for t in (begins, tiles, classes) if isinstance(t, torch.Tensor)]
+    assert walk.arguments == (*addresses, *strides) and strides == [0, 1]
+
+
+def test_heads_of_a_group_are_alike_or_not() -> None:
+    by_pair, by_head = (CASES[n].blocks for n in ("window by pair, packed", "window by head"))
+    assert heads_alike(by_pair, 2) and not heads_alike(by_pair, 4)
+    assert heads_alike(by_head, 1) and not heads_alike(by_head, 2)
+    assert heads_alike(CASES["causal"].blocks, 2) and heads_alike(None, 8)
+
+
+@pytest.mark.parametrize(("block", "tile"), [(128, (64, 80)), (64, (128, 176)), (128, (128, 128))])
+def test_lists_of_blocks_are_derived_anew_for_the_tile(block: int, tile: tuple[int, int]) -> None:
+    sizes = Sizes(1, 2, 2, 600, 600)
+    keep = torch.rand(1, 2, 10, 10, generator=torch.Generator().manual_seed(0)) < 0.4
+
+    def mask(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return keep[0, h, q // 64, kv // 64] & (q + 90 >= kv)
+
+    given_ = flex_block_mask(mask, 1, 2, 600, 600, device="cpu", BLOCK_SIZE=block)
+    lists = type(given_).from_kv_blocks(
+        given_.kv_num_blocks, given_.kv_indices, given_.full_kv_num_blocks,
+        given_.full_kv_indices, BLOCK_SIZE=block, mask_mod=mask, seq_lengths=(600, 600),
+    )  # fmt: skip
+    blocks = native_of(lists, 1, 2).blocks_on(CPU)
+    case = Case(mask, sizes, TileShape(*tile), "listed", given_blocks=blocks)
+    assert case.walk().plan.source == "listed"
+    assert torch.equal(visited_on_host(case), case.kinds())
+
+
+def test_lists_have_parameters_of_their_own_and_computed_tiles_have_none() -> None:
+    named = {name: [p.name for p in CASES[name].walk().plan.parameters] for name in CASES}
+    assert named["dense"] == named["causal"] == named["documents"] == []
+    assert named["sink and window"] == ["line_begins", "line_tiles", "tile_order"]
+    assert named["checkered"] == [
+        "line_begins",
+        "line_tiles",
+        "classes",
+        "class_batch_stride",
+        "class_head_stride",
+    ]
+    of_walks = {name for names in named.values() for name in names}
+    assert of_walks.isdisjoint(p.name for p in ORDER_PARAMETERS)
+    assert len(ORDER_PARAMETERS) == len(Sections.of(Work(1, 1, 1), 1).numbers())
+
+
+def test_a_plan_says_in_words_how_tiles_are_found() -> None:
+    words = {name: CASES[name].walk().plan.in_words for name in CASES}
+    assert "closed form at the first and the last query" in words["causal"]
+    assert "all queries" in words["levels"]
+    assert "listed" in words["checkered"] and "by position" in words["checkered"]
+    assert "from a table" in words["whole documents"]
+
+
+def test_a_mask_that_nothing_sees_visits_nothing() -> None:
+    sizes = Sizes(1, 1, 1, 200, 200)
+    case = Case(lambda b, h, q, kv: (q < kv) & (q > kv), sizes, TileShape(64, 64), "closed")
+    assert not visited_on_host(case).any()
+    assert case.walk().plan.source == "closed"
+
+
+def test_rows_that_see_far_apart_keys_are_listed_although_others_between_see_none() -> None:
+    def mask(b: Any, h: Any, q: Any, kv: Any) -> Any:  # keys 0 to 4, none, keys 990 to 999, none
+        return (q % 2 == 0) & ((kv - q % 4 * 495).abs() < 10)
+
+    sizes = Sizes(1, 1, 1, 400, 1000)
+    case = Case(mask, sizes, TileShape(64, 64), "listed")
+    plan = case.walk().plan
+    assert plan.source == "listed" and plan.has_limits
+    assert torch.equal(visited_on_host(case), case.kinds())
+
+
+def test_no_keys_are_no_tiles() -> None:
+    sizes = Sizes(1, 1, 1, 200, 0)
+    for mask in (CASES["causal"].mask, CASES["sink and window"].mask):
+        assert visited_on_host(Case(mask, sizes, TileShape(64, 64), "")).shape[3] == 0
+
+
+def test_masks_of_captured_numbers_are_walked_without_waiting_for_a_look_at_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def look(*_: Any) -> None:
+        raise AssertionError("all rows were looked at")
+
+    monkeypatch.setattr("flexfa4.kernels.blocks.walk.monotone_in_tiles", look)
+    for name in ("causal", "window", "both ways", "bottom right", "prefix", "lengths of batches"):
+        assert CASES[name].walk().plan.source == "closed"
