@@ -379,6 +379,7 @@ LOADED_BEFORE = {
 }
 
 
+@pytest.mark.cxx  # it runs kernels in a process of its own
 @pytest.mark.parametrize("order", LOADED_BEFORE)
 def test_it_does_not_matter_what_was_loaded_before(order: str) -> None:
     program = """
