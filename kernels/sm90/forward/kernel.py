@@ -1,0 +1,190 @@
+"""The block of the forward kernel: set-up, and which warps do what.
+
+Warpgroup 0 holds the producer warp, the others consume.  Registers move from the first to the
+others (``setmaxnreg``), which hold the accumulators.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import cutlass
+from cutlass import Int32, Int64, cute
+
+from flexfa4.kernels.sm90.forward.consume import Consumer, make_operands, normalise
+from flexfa4.kernels.sm90.forward.epilogue import Epilogue
+from flexfa4.kernels.sm90.forward.load import Producer, Rings
+from flexfa4.kernels.sm90.forward.parameters import Parameters
+from flexfa4.kernels.sm90.forward.plan import ForwardPlan
+from flexfa4.kernels.sm90.forward.scores import ROWS, ItemScores
+from flexfa4.kernels.sm90.forward.storage import TileShape
+from flexfa4.primitives import dispatch, tma, wgmma
+from flexfa4.primitives.device_arithmetic import DEVICE
+from flexfa4.primitives.pipeline import Position, Ring
+from flexfa4.primitives.scheduler import Item
+from flexfa4.primitives.tile_walk import AtLeastOne, Visits
+from flexfa4.primitives.turns import Turns
+
+_WARP: Final = 32
+_WARPS: Final = wgmma.THREADS // _WARP  # of a warpgroup
+_TURNS: Final = 1  # named barriers; 0 is that of the block
+_EPILOGUE: Final = 4
+
+REGISTERS: Final = {1: (56, 256), 2: (24, 240), 3: (32, 160)}
+"""Registers of a thread, by consumer warpgroups: of the producer's, and of each consumer's."""
+
+
+class ForwardKernel:
+    """The kernel of a plan, to be traced by CuTe-DSL; its parameters are ``plan.signature``."""
+
+    def __init__(self, plan: ForwardPlan) -> None:
+        self.plan = plan
+        self.storage = plan.storage
+
+    @cute.jit
+    def __call__(self, pointers: tuple, values: tuple) -> None:
+        """Launch; takes a pointer for each tensor map, and the other parameters."""
+        carriers = tuple(
+            tma.parameter(pointer, spec.box, spec.swizzle)
+            for pointer, spec in zip(pointers, self.plan.maps)
+        )
+        self.kernel(carriers, values).launch(
+            grid=(1, 1, 1),
+            block=((self.plan.tiling.warpgroups + 1) * wgmma.THREADS, 1, 1),
+            smem=self.storage.bytes,
+            min_blocks_per_mp=1,
+        )
+
+    @cute.kernel
+    def kernel(self, carriers: tuple, values: tuple) -> None:
+        """The device code."""
+        parameters = Parameters(self.plan, carriers, values)
+        base = cute.arch.get_dyn_smem(cutlass.Int8, alignment=1024)
+        rings = self._rings(base)
+        numbers = self._numbers(base)
+        thread, _, _ = cute.arch.thread_idx()
+        warp = cute.arch.make_warp_uniform(thread // _WARP)
+        if warp == 0:
+            with cute.arch.elect_one():
+                self._initialise(rings, numbers)
+                for carrier in carriers:
+                    tma.prefetch(carrier)
+        cute.arch.sync_threads()
+        typed = cute.recast_ptr(base, dtype=self._dtype)
+        produce, consume = REGISTERS[self.plan.tiling.warpgroups]
+        warpgroup = warp // _WARPS
+        if warpgroup == 0:
+            cute.arch.setmaxregister_decrease(produce)
+            if warp == 0:
+                self._produce(Producer(self.storage, typed, parameters, rings), numbers)
+        else:
+            cute.arch.setmaxregister_increase(consume)
+            self._consume(typed, parameters, rings, numbers, warpgroup - 1, thread % wgmma.THREADS)
+
+    @property
+    def _dtype(self) -> Any:
+        return {"bf16": cutlass.BFloat16, "f16": cutlass.Float16}[self.plan.element]
+
+    def _rings(self, base: cute.Pointer) -> Rings:
+        storage, consumers = self.storage, self.plan.tiling.warpgroups * _WARPS
+
+        def ring(at: int, tile: TileShape) -> Ring:
+            barriers = cute.recast_ptr(base + at, dtype=Int64)
+            return Ring(barriers, tile.stages, tile.bytes, consumers)
+
+        return Rings(
+            ring(storage.q_barriers, storage.q),
+            ring(storage.k_barriers, storage.k),
+            ring(storage.v_barriers, storage.v),
+        )
+
+    def _numbers(self, base: cute.Pointer) -> dispatch.Numbers:
+        at = base + self.storage.numbers_at
+        slots = base + (self.storage.numbers_at + 16 * dispatch.STAGES)
+        return dispatch.Numbers(
+            cute.recast_ptr(at, dtype=Int64),
+            cute.recast_ptr(slots, dtype=Int32),
+            self.plan.tiling.warpgroups * _WARPS,
+        )
+
+    def _initialise(self, rings: Rings, numbers: dispatch.Numbers) -> None:
+        rings.q.initialise()
+        rings.k.initialise()
+        rings.v.initialise()
+        if self.plan.fetched:
+            numbers.initialise()
+        cute.arch.mbarrier_init_fence()
+
+    def _walk(
+        self, parameters: Parameters, numbers: dispatch.Numbers, produces: bool
+    ) -> dispatch.Walk:
+        items = parameters["items"]
+        if not self.plan.fetched:
+            return dispatch.OnePerBlock(items)
+        if not produces:
+            return dispatch.FetchedByConsumer(items, numbers)
+        counter = cute.recast_ptr(parameters["counter"], dtype=Int32)
+        return dispatch.FetchedByProducer(items, counter, numbers, whole_warp=True)
+
+    @cute.jit
+    def _produce(self, producer: Producer, numbers: dispatch.Numbers) -> None:
+        parameters = producer.parameters
+        walk = self._walk(parameters, numbers, True)
+        q_at, kv_at = Position.start(self.storage.q.stages), Position.start(self.storage.k.stages)
+        cursor = walk.first()
+        while walk.has(cursor):
+            item = parameters.order.item(cursor.number)
+            tiles = self._tiles(parameters, item)
+            q_at, kv_at = producer.load_tile(item, tiles, q_at, kv_at)
+            cursor = walk.next(cursor)
+
+    @cute.jit
+    def _consume(
+        self,
+        base: cute.Pointer,
+        parameters: Parameters,
+        rings: Rings,
+        numbers: dispatch.Numbers,
+        warpgroup: Int32,
+        thread: Int32,
+    ) -> None:
+        operands = make_operands(self.storage, base, warpgroup, thread)
+        parties = self.plan.tiling.warpgroups
+        turns = Turns(_TURNS, parties)
+        if warpgroup == parties - 1:
+            turns.begin()
+        consumer = Consumer(self.storage, parameters, rings, operands, turns, warpgroup, thread)
+        epilogue = Epilogue(self.storage, base, parameters, _EPILOGUE, warpgroup, thread)
+        walk = self._walk(parameters, numbers, False)
+        q_at, kv_at = Position.start(self.storage.q.stages), Position.start(self.storage.k.stages)
+        consumer.begin(q_at, kv_at)
+        cursor = walk.first()
+        while walk.has(cursor):
+            item = parameters.order.item(cursor.number)
+            tiles = self._tiles(parameters, item)
+            scores = ItemScores(parameters, item, warpgroup, thread)
+            last, softmax = consumer.attend(scores, tiles, q_at, kv_at)
+            cursor = walk.next(cursor)
+            goes_on = walk.has(cursor)
+            behind = q_at.next(), last.next()
+            consumer.change_over((q_at, last), behind, goes_on)
+            inverse, lse = softmax.finish(self._sinks(parameters, scores))
+            normalise(operands.out, inverse)
+            epilogue.write(item, operands.values, operands.out, q_at)
+            if cutlass.const_expr(self.plan.lse):
+                epilogue.write_lse(scores, lse)
+            if cutlass.const_expr(self.storage.out_takes_place_of_q):
+                epilogue.release_q(rings.q, q_at)
+            consumer.settle((q_at, last), behind, goes_on)
+            q_at, kv_at = behind
+        epilogue.finish()
+
+    def _tiles(self, parameters: Parameters, item: Item) -> Visits:
+        """Return the tiles of keys that an item visits: at least one, of which all may be hidden."""
+        visits = parameters.source.row(item.batch, item.head, item.q_tile)
+        return AtLeastOne(DEVICE, visits)
+
+    def _sinks(self, parameters: Parameters, scores: ItemScores) -> Any:
+        if not self.plan.sink:
+            return None
+        return [parameters.sink_of(scores.heads[row]) for row in range(ROWS)]

@@ -1,0 +1,150 @@
+"""Scores of a tile: the places of the forward kernel where the user's mod and mask are spliced in.
+
+`ItemScores` is made for a tile of queries, before its loop over tiles of keys: what depends on a
+row alone is computed there, once.  In the loop it turns the products of a tile into scores, and
+hides those that the mask does: by the limits of each row where visible keys are one interval, and
+otherwise by the mask itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import cutlass
+from cutlass import Boolean, Float32, Int32, cute
+
+from flexfa4.kernels.blocks.intervals import Interval
+from flexfa4.kernels.emit.evaluator import TraceTime
+from flexfa4.kernels.emit.places import Row
+from flexfa4.kernels.emit.sites import MaskSite, ScoreSite
+from flexfa4.kernels.sm90.forward.parameters import Parameters
+from flexfa4.primitives import wgmma
+from flexfa4.primitives.scheduler import Item
+
+ROWS: Final = 2
+"""Rows of a thread."""
+
+
+class ItemScores(TraceTime):
+    """The scores of a tile of queries, in one thread.
+
+    Attributes:
+        queries: positions of the thread's rows; not clamped to those that exist.
+        heads: query heads of the rows.
+        batch: their batch.
+    """
+
+    def __init__(self, parameters: Parameters, item: Item, warpgroup: Int32, thread: Int32) -> None:
+        plan = parameters.plan
+        self._plan = plan
+        self._kv_len = parameters["kv_len"]
+        self._column = 2 * (thread % 4)
+        group, shape = plan.group, plan.walk.shape
+        first = warpgroup * wgmma.ROWS + thread // 32 * 16 + thread % 32 // 4
+        rows = [first + 8 * i for i in range(ROWS)]
+        self.batch = item.batch
+        self.queries = [item.q_tile * shape.queries + row // group for row in rows]
+        self.heads = [item.head * group + row % group if group > 1 else item.head for row in rows]
+        head = None if group > 1 else item.head
+        if group > 1:
+            own = [Row(q, h) for q, h in zip(self.queries, self.heads, strict=True)]
+        else:
+            own = [Row(q, offset=8 * i) for i, q in enumerate(self.queries)]
+        self._score: ScoreSite = parameters.score_site(item.batch, head).with_rows(own)
+        self._limits: list[tuple[Any, Any]] = []
+        self._mask: MaskSite | None = None
+        if plan.mask is not None:
+            self._mask = parameters.mask_site(item.batch, head).with_rows(own)
+        else:
+            limits, from_start = parameters.limits, _sees_first_key(plan.walk.interval)
+            for h, q in zip(self.heads, self.queries, strict=True):
+                begin, end = limits(item.batch, h, q)
+                self._limits.append((0 if from_start else begin, end))
+
+    def at_tile(self, kv_tile: Int32, masked: bool) -> TileScores:
+        """Return the scores of a tile of keys; issues the loads that serve a whole column.
+
+        Args:
+            kv_tile: the tile of keys.
+            masked: hide what the mask hides, and what lies behind the last key.
+        """
+        origin = kv_tile * self._plan.tiling.keys + self._column
+        mask = None
+        if masked and self._mask is not None:
+            mask = self._mask.at_tile(origin, tail=True)
+        limits = None
+        if masked:
+            end = self._kv_len - origin
+            limits = [(0, end) for _ in range(ROWS)]
+            if self._limits:
+                limits = [(_less(begin, origin), end - origin) for begin, end in self._limits]
+        values = not self._plan.score.max_of_products
+        return TileScores(self._score.at_tile(origin, tail=masked), mask, limits, values)
+
+
+class TileScores(TraceTime):
+    """The scores of a tile, in one thread.
+
+    Attributes:
+        score: the score mod at the tile.
+        mask: the mask, where it is evaluated for each score.
+        limits: of each row the visible columns, relative to the thread's first one; None where all
+            are visible.
+        modified: scores are not the products themselves.
+    """
+
+    def __init__(
+        self,
+        score: ScoreSite,
+        mask: MaskSite | None,
+        limits: list[tuple[Any, Any]] | None,
+        modified: bool,
+    ) -> None:
+        self.score = score
+        self.mask = mask
+        self.limits = limits
+        self.modified = modified
+
+    def factor(self, row: int) -> Float32:
+        """Return what multiplies the scores of a row into units of log2: positive."""
+        return self.score.factor(row)
+
+    def shift(self, row: int) -> Float32 | None:
+        """Return what is added to scores times `factor`; None for nothing."""
+        return self.score.shift(row)
+
+    def apply(self, scores: Any) -> None:
+        """Turn products into scores, minus infinity where they are hidden.
+
+        Args:
+            scores: ``(2, columns)`` of fp32, in registers; overwritten.
+        """
+        for row in range(ROWS):
+            for column in range(cute.size(scores, mode=[1])):
+                score = scores[row, column]
+                if self.modified:
+                    score = self.score.value(row, column, score)
+                if self.limits is not None:
+                    score = cutlass.select_(self._visible(row, column), score, -Float32.inf)
+                scores[row, column] = score
+
+    def _visible(self, row: int, column: int) -> Boolean:
+        assert self.limits is not None
+        offset = wgmma.column_of(column)
+        begin, end = self.limits[row]
+        visible = offset < end
+        if not isinstance(begin, int):
+            visible = (offset >= begin) & visible
+        if self.mask is not None:
+            visible = self.mask.visible(row, column) & visible
+        return visible
+
+
+def _sees_first_key(interval: Interval | None) -> bool:
+    """Whether every query that sees a key sees the first one, whatever the values of a call."""
+    return interval is None or (interval.begin.op == "const" and interval.begin.attr <= 0)
+
+
+def _less(begin: Any, origin: Int32) -> Any:
+    """Return the first visible column relative to an origin; 0 where that is the first key."""
+    return 0 if isinstance(begin, int) and begin == 0 else begin - origin

@@ -1,0 +1,117 @@
+"""The shared memory of a block of the Hopper forward kernel, as a computed plan.
+
+Offsets are decided here, once, and the kernel, the launch and the report read them.  Tiles are
+stored as TMA writes and WGMMA reads them: slabs of as many columns as a swizzle period holds, each
+slab with all rows of the tile one after the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Final
+
+SHARED_MEMORY: Final = 227 * 1024
+"""Bytes that a block may use on compute capability 9.0 (CUDA C++ Programming Guide, table of
+technical specifications)."""
+
+NUMBERS_BYTES: Final = 48
+"""Bytes of the ring that passes numbers of work items on (`flexfa4.primitives.dispatch`)."""
+
+
+def swizzle_bytes(row_bytes: int) -> int:
+    """Return the width of a slab in bytes: the widest swizzle that divides a row."""
+    return next(width for width in (128, 64, 32) if row_bytes % width == 0)
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """A tile of bf16 or fp16 in shared memory.
+
+    Attributes:
+        rows: queries or keys.
+        columns: head dim.
+        stages: how many tiles lie one after the other.
+    """
+
+    rows: int
+    columns: int
+    stages: int = 1
+
+    @property
+    def swizzle(self) -> int:
+        """Width of a slab in bytes."""
+        return swizzle_bytes(2 * self.columns)
+
+    @property
+    def slab(self) -> int:
+        """Columns of a slab."""
+        return self.swizzle // 2
+
+    @property
+    def slabs(self) -> int:
+        """Slabs of a tile."""
+        return self.columns // self.slab
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one tile."""
+        return 2 * self.rows * self.columns
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where everything lies, in bytes from the start of dynamic shared memory.
+
+    Attributes:
+        q, k, v, out: the tiles.
+        q_at, k_at, v_at, out_at: their offsets.
+        q_barriers, k_barriers, v_barriers: offsets of the rings' mbarriers.
+        numbers_at: offset of the ring of numbers of work items.
+        bytes: in all.
+    """
+
+    q: TileShape
+    k: TileShape
+    v: TileShape
+    out: TileShape
+    q_at: int
+    k_at: int
+    v_at: int
+    out_at: int
+    q_barriers: int
+    k_barriers: int
+    v_barriers: int
+    numbers_at: int
+    bytes: int
+
+    @property
+    def out_takes_place_of_q(self) -> bool:
+        """Whether the output is written where Q was; rows are in the same places."""
+        return self.out_at == self.q_at
+
+
+def plan_storage(rows: int, keys: int, head_dims: tuple[int, int], stages: int) -> Storage:
+    """Return the plan for tiles of `rows` queries by `keys` keys, with `stages` of K and V each.
+
+    Q has two stages where there is room, so that the next tile of queries is there when the last
+    one is done with.  The output has room of its own, or else takes the place of Q, which has been
+    read when the output is written.  Tiles have a multiple of 8 rows, so all of them start where
+    swizzles repeat.
+    """
+    head_dim, head_dim_v = head_dims
+    k, v = TileShape(keys, head_dim, stages), TileShape(keys, head_dim_v, stages)
+    out = TileShape(rows, head_dim_v)
+    barriers = 32 + 32 * stages + NUMBERS_BYTES
+    for q_stages, own in ((2, out.bytes), (2, 0), (1, out.bytes), (1, 0)):
+        q = TileShape(rows, head_dim, q_stages)
+        tiles = (q.bytes * q_stages, k.bytes * stages, v.bytes * stages, own)
+        q_at, k_at, v_at, out_at, end = itertools.accumulate(tiles, initial=0)
+        if end + barriers <= SHARED_MEMORY:
+            break
+    return Storage(
+        q=q, k=k, v=v, out=out,
+        q_at=q_at, k_at=k_at, v_at=v_at, out_at=out_at if own else q_at,
+        q_barriers=end, k_barriers=end + 32, v_barriers=end + 32 + 16 * stages,
+        numbers_at=end + 32 + 32 * stages, bytes=end + barriers,
+    )  # fmt: skip
