@@ -6,6 +6,7 @@ Measures nothing.
 from __future__ import annotations
 
 import datetime
+import importlib.metadata
 import json
 import platform
 import subprocess
@@ -62,3 +63,36 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
+
+
+GPU_PACKAGES: Final = ("torch", "triton", "flash-attn-4", "nvidia-cutlass-dsl", "nvidia-cudnn-cu13")
+
+
+def card() -> dict[str, Any]:
+    """Return the current CUDA device, its driver, and the packages whose kernels run on it."""
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "name": properties.name,
+        "multiprocessors": properties.multi_processor_count,
+        "memory_gib": properties.total_memory / 2**30,
+        "driver": driver(),
+        "cuda": torch.version.cuda,
+        "packages": {name: version for name in GPU_PACKAGES if (version := _installed(name))},
+    }
+
+
+def driver() -> str:
+    """Return the version of the NVIDIA driver, where it tells it."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.split("\n")[0].strip()
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
