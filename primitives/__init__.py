@@ -10,7 +10,14 @@
     scheduler       in which order the tiles of queries of all heads are worked on
     makespan        how long that takes: a simulator
     dispatch        how blocks come by their items, in a kernel
-    online_softmax  running maximum and sum of rows, in base 2
+    online_softmax  running maximum and sum of rows, in base 2; in a kernel, row_softmax
+
+What follows is for kernels only, and needs CuTe-DSL::
+
+    tma             copies of tensor tiles between global and shared memory
+    pipeline        rings of buffers in shared memory
+    wgmma           Hopper's warpgroup matrix products
+    turns           warpgroups that issue products one after the other
 """
 
 if __name__ != "flexfa4.primitives":

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cutlass import Boolean, Int32, Int64, cute
+from cutlass import Boolean, Int32, cute
 
 
 class Position:
@@ -84,9 +84,7 @@ class Ring:
 
     def wait_until_free(self, position: Position) -> None:
         """Wait until a stage may be overwritten; the producer."""
-        cute.arch.mbarrier_wait(
-            self.barriers + self.stages + position.stage, position.parity ^ 1
-        )
+        cute.arch.mbarrier_wait(self.barriers + self.stages + position.stage, position.parity ^ 1)
 
     def expect(self, position: Position) -> None:
         """Announce the bytes of a stage's load; one thread of the producer, before its copies."""
@@ -99,8 +97,3 @@ class Ring:
     def release(self, position: Position) -> None:
         """Give a stage back; one lane of a consuming warp, after the warp's last read of it."""
         cute.arch.mbarrier_arrive(self.barriers + self.stages + position.stage)
-
-
-def barrier_bytes(stages: int) -> int:
-    """Return the shared memory that a ring's mbarriers take."""
-    return 2 * stages * Int64.width // 8

@@ -53,8 +53,8 @@ class RowSoftmax:
 
         Args:
             scores: ``(2, columns)`` of fp32, in registers; overwritten.
-            factors, shifts: of each row: ``factor * score + shift`` is in base 2.  Factors are
-                positive; a shift of None is 0.  Shifts may differ between the threads of a row.
+            factors: of each row, positive: ``factor * score + shift`` is in base 2.
+            shifts: of each row; None is 0.  They may differ between the threads of a row.
 
         Returns:
             Whether outputs are to be rescaled, the same for all threads of a warp, and by what:

@@ -11,8 +11,10 @@ Does not wait for anything: loads complete on an mbarrier (`pipeline`), stores i
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from cutlass import Int32, cute
 from cutlass._mlir import ir
@@ -20,6 +22,7 @@ from cutlass._mlir.dialects import cute_nvgpu, nvvm
 from cutlass._mlir.dialects._cute_nvgpu_ops_gen import get_tma_desc_addr
 from cutlass.cute.nvgpu import cpasync
 
+_SWIZZLE_BITS: Final = {32: 1, 64: 2, 128: 3}  # of the address that are swapped, by the row's bytes
 
 
 def parameter(pointer: cute.Pointer, box: Sequence[int], swizzle: int) -> Any:
@@ -30,17 +33,15 @@ def parameter(pointer: cute.Pointer, box: Sequence[int], swizzle: int) -> Any:
         box: elements along each axis that a copy moves, the innermost first.
         swizzle: bytes of a row of the swizzled order in shared memory.
     """
-    packed = cute.make_layout(tuple(box))
-    bits = {32: 1, 64: 2, 128: 3}[swizzle]
-    tile = cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, packed)
-    # Axes of a tensor that could be one must not become one: strides have gaps.
-    strides = [1]
-    for extent in box[:-1]:
-        strides.append(strides[-1] * 2 * extent)
-    shape = tuple(2 * extent for extent in box)
-    tensor = cute.make_tensor(pointer, cute.make_layout(shape, stride=tuple(4 * s if s > 1 else 1 for s in strides)))
-    operation = cpasync.CopyBulkTensorTileG2SOp()
-    carrier, _ = cpasync.make_tiled_tma_atom(operation, tensor, tile, tuple(box))
+    bits = _SWIZZLE_BITS[swizzle]
+    tile = cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, cute.make_layout(tuple(box)))
+    # Strides leave gaps, or axes of the tensor that could be one would become one.
+    extents = [2 * extent for extent in box]
+    strides = list(itertools.accumulate([2 * e for e in extents[:-1]], operator.mul, initial=1))
+    layout = cute.make_layout(tuple(extents), stride=tuple(strides))
+    carrier, _ = cpasync.make_tiled_tma_atom(
+        cpasync.CopyBulkTensorTileG2SOp(), cute.make_tensor(pointer, layout), tile, tuple(box)
+    )
     return carrier
 
 

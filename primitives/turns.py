@@ -20,7 +20,7 @@ class Turns:
 
     Attributes:
         first_barrier: number of the first of as many named barriers as there are parties.
-        parties: warpgroups, at least two.
+        parties: warpgroups; one alone takes no turns.
     """
 
     first_barrier: int
@@ -28,16 +28,19 @@ class Turns:
 
     def begin(self) -> None:
         """Give the first turn to warpgroup 0; by the last one, once."""
-        self._arrive(Int32(0))
+        if self.parties > 1:
+            self._arrive(Int32(0))
 
     def take(self, warpgroup: Int32) -> None:
         """Wait until it is this warpgroup's turn."""
-        cute.arch.barrier(
-            barrier_id=self.first_barrier + warpgroup, number_of_threads=2 * THREADS
-        )
+        if self.parties == 1:
+            return
+        cute.arch.barrier(barrier_id=self.first_barrier + warpgroup, number_of_threads=2 * THREADS)
 
     def pass_on(self, warpgroup: Int32) -> None:
         """End this warpgroup's turn."""
+        if self.parties == 1:
+            return
         last = Int32(warpgroup == self.parties - 1)
         self._arrive((warpgroup + 1) * (1 - last))
 

@@ -2,9 +2,14 @@
 
 ::
 
+    call         from the tensors of a call to its plan, and to the values of a launch
+    plan         all that the code depends on, and the order of the kernel's parameters
     storage      what lies where in shared memory
-    parameters   what a launch passes to the kernel, while it is traced
+    compiled     the compiled kernel of a plan, from memory, disk or the compiler
+
+    parameters   the values of a launch, in the kernel that is traced; what follows needs CuTe-DSL
     kernel       the block: set-up, and which warps do what
+    scores       where mod and mask are spliced in
     load         producer warp: TMA loads of Q, K and V
     consume      consumer warpgroups: products and softmax
     epilogue     consumer warpgroups: normalised output and lse to global memory

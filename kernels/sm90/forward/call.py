@@ -177,6 +177,13 @@ def work_of(plan: ForwardPlan, sizes: Sizes) -> Work:
     return Work(-(-sizes.q_len // shape.queries), heads, sizes.batch)
 
 
+def pairs_of(plan: ForwardPlan, sizes: Sizes) -> int:
+    """Return how many pairs of batch and head make a section of the order of work."""
+    row_bytes = 2 * sum(plan.head_dims)
+    shared = 1 if plan.group > 1 else sizes.heads // sizes.kv_heads
+    return pairs_in_cache(L2_BYTES, sizes.kv_len, row_bytes, shared)
+
+
 class Template:
     """The values of a call's signature; calls of the same form differ in few of them.
 
@@ -217,13 +224,7 @@ class Template:
         for parameter in plan.scalars[:own]:
             self._places[parameter.name] = len(values)
             values.append(numbers.get(parameter.name, 0))
-        pairs = pairs_in_cache(
-            L2_BYTES,
-            sizes.kv_len,
-            (k.shape[3] + v.shape[3]) * k.element_size(),
-            1 if group > 1 else sizes.heads // sizes.kv_heads,
-        )
-        values += section_numbers(work_of(plan, sizes), pairs, call.walk.descending)
+        values += section_numbers(work_of(plan, sizes), pairs_of(plan, sizes), call.walk.descending)
         values += call.walk.arguments
         self._score = _Captures(call.score, plan.score_captures, len(values))
         self._empty: list[int] = []  # places of tensors of the mask that have no elements

@@ -8,7 +8,7 @@ from typing import Final
 from flexfa4.counters import count
 from flexfa4.kernels.cache.store import KERNELS
 from flexfa4.kernels.compile.compiled_kernel import CompiledKernel
-from flexfa4.kernels.compile.compiler import compile_kernel
+from flexfa4.kernels.compile.compiler import compile_kernel, require_cute
 from flexfa4.kernels.sm90.forward.plan import ForwardPlan
 
 ARCH: Final = "sm_90a"
@@ -33,6 +33,7 @@ def kernel_for(plan: ForwardPlan) -> CompiledKernel:
 
 def compile_plan(plan: ForwardPlan) -> CompiledKernel:
     """Return the kernel of a plan, compiled now; takes no GPU.  Raises as `kernel_for`."""
+    require_cute(ARCH)
     from flexfa4.kernels.compile.cute import example_of
     from flexfa4.kernels.sm90.forward.kernel import ForwardKernel
 
@@ -43,5 +44,5 @@ def compile_plan(plan: ForwardPlan) -> CompiledKernel:
         signature,
         arch=ARCH,
         example=(tuple(example[:maps]), tuple(example[maps:])),
-        mods=[graph for _, graph, _ in plan.graphs if graph is not None],
+        mods=[graph for _, graph, _ in plan.graphs],
     )

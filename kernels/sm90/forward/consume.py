@@ -114,12 +114,15 @@ class Consumer:
             goes_on: there is a next one.
         """
         q_at, kv_at = at
+        self.turns.take(self.warpgroup)
         self.rings.v.wait(kv_at)
         self._issue_values(kv_at)
         if cutlass.const_expr(self.storage.q.stages > 1):
             self._issue_next(at, at_next, goes_on)
+            self.turns.pass_on(self.warpgroup)
             wgmma.wait(1)
         else:
+            self.turns.pass_on(self.warpgroup)
             wgmma.wait(0)
         self._release(self.rings.v, kv_at)
         if cutlass.const_expr(not self.storage.out_takes_place_of_q):
@@ -167,7 +170,11 @@ class Consumer:
         """Take in a further tile of keys, while the last one's values are summed.
 
         Args:
+            softmax: the state of the rows.
+            scores: of the item.
+            kv_tile: the tile of keys.
             at: positions of Q and of the last tile of keys.
+            masked: the tile needs the mask.
 
         Returns:
             This tile's position.
@@ -215,7 +222,9 @@ class Consumer:
         values = wgmma.rows_and_columns(self.operands.accumulated_scores)
         tile.apply(values)
         factors = [tile.factor(row) for row in range(ROWS)]
-        return softmax.update(values, factors, [tile.shift(row) for row in range(ROWS)])
+        shifts = [tile.shift(row) for row in range(ROWS)]
+        rescale, correction = softmax.update(values, factors, shifts)
+        return rescale, correction
 
     def _keep_probabilities(self) -> None:
         wgmma.round_to(self.operands.probabilities, self.operands.accumulated_scores)

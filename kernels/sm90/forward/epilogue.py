@@ -41,6 +41,9 @@ class Epilogue:
         """Write the rows of `out`, the normalised accumulator of `product`.
 
         Args:
+            item: the item.
+            product: the tiled product that it was accumulated by.
+            out: fp32, 64 by Dv, in registers.
             q_at: position of the item's Q, whose place it may take.
         """
         start = self._start(q_at)

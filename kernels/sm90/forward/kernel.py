@@ -42,11 +42,11 @@ class ForwardKernel:
         self.storage = plan.storage
 
     @cute.jit
-    def __call__(self, pointers: tuple, values: tuple) -> None:
+    def __call__(self, pointers: tuple[Any, ...], values: tuple[Any, ...]) -> None:
         """Launch; takes a pointer for each tensor map, and the other parameters."""
         carriers = tuple(
             tma.parameter(pointer, spec.box, spec.swizzle)
-            for pointer, spec in zip(pointers, self.plan.maps)
+            for pointer, spec in zip(pointers, self.plan.maps, strict=True)
         )
         self.kernel(carriers, values).launch(
             grid=(1, 1, 1),
@@ -56,7 +56,7 @@ class ForwardKernel:
         )
 
     @cute.kernel
-    def kernel(self, carriers: tuple, values: tuple) -> None:
+    def kernel(self, carriers: tuple[Any, ...], values: tuple[Any, ...]) -> None:
         """The device code."""
         parameters = Parameters(self.plan, carriers, values)
         base = cute.arch.get_dyn_smem(cutlass.Int8, alignment=1024)
@@ -180,7 +180,7 @@ class ForwardKernel:
         epilogue.finish()
 
     def _tiles(self, parameters: Parameters, item: Item) -> Visits:
-        """Return the tiles of keys that an item visits: at least one, of which all may be hidden."""
+        """Return the tiles of keys that an item visits: one at least, if need be a hidden one."""
         visits = parameters.source.row(item.batch, item.head, item.q_tile)
         return AtLeastOne(DEVICE, visits)
 

@@ -21,7 +21,6 @@ from flexfa4.primitives.device_arithmetic import DEVICE
 from flexfa4.primitives.scheduler import NUMBERS, Order, Sections
 from flexfa4.primitives.tile_walk import Lengths, RowLimits, TileSource
 
-
 _IDENTITY: Final = make_graph("score", input_("score"))
 
 

@@ -28,6 +28,9 @@ from flexfa4.kernels.sm90.forward.storage import Storage, plan_storage
 WARPGROUP_ROWS: Final = 64
 """Queries of a warpgroup: the rows of a WGMMA."""
 
+_PLAIN: Final = ScoreProgram(defers=True)
+_NOTHING: Final = CapturePlan()
+
 
 @dataclass(frozen=True)
 class Tiling:
@@ -75,11 +78,11 @@ class ForwardPlan:
     head_dims: tuple[int, int]
     tiling: Tiling
     walk: WalkPlan
-    score: ScoreProgram = ScoreProgram(defers=True)
-    score_captures: CapturePlan = CapturePlan()
+    score: ScoreProgram = _PLAIN
+    score_captures: CapturePlan = _NOTHING
     mask: MaskProgram | None = None
-    mask_captures: CapturePlan = CapturePlan()
-    limit_captures: CapturePlan = CapturePlan()
+    mask_captures: CapturePlan = _NOTHING
+    limit_captures: CapturePlan = _NOTHING
     sink: bool = False
     lse: bool = True
     tau: float = 8.0

@@ -119,25 +119,51 @@ class TileScores(TraceTime):
         Args:
             scores: ``(2, columns)`` of fp32, in registers; overwritten.
         """
+        columns = range(cute.size(scores, mode=[1]))
         for row in range(ROWS):
-            for column in range(cute.size(scores, mode=[1])):
+            for column in columns:
                 score = scores[row, column]
                 if self.modified:
                     score = self.score.value(row, column, score)
-                if self.limits is not None:
-                    score = cutlass.select_(self._visible(row, column), score, -Float32.inf)
+                if self.mask is not None:
+                    visible = self.mask.visible(row, column)
+                    score = cutlass.select_(visible, score, -Float32.inf)
                 scores[row, column] = score
+        if self.limits is not None:
+            ends = [end for _, end in self.limits]
+            _hide_from(scores, ends)
+            begins = [begin for begin, _ in self.limits]
+            if not isinstance(begins[0], int):
+                _hide_before(scores, begins)
 
-    def _visible(self, row: int, column: int) -> Boolean:
-        assert self.limits is not None
-        offset = wgmma.column_of(column)
-        begin, end = self.limits[row]
-        visible = offset < end
-        if not isinstance(begin, int):
-            visible = (offset >= begin) & visible
-        if self.mask is not None:
-            visible = self.mask.visible(row, column) & visible
-        return visible
+
+@cute.jit
+def _hide_from(scores: Any, ends: Any) -> None:
+    """Hide the columns from each row's end on; most warps of a partial tile have none."""
+    last = wgmma.column_of(cute.size(scores, mode=[1]) - 1)
+    some = Boolean(False)
+    for row in cutlass.range_constexpr(ROWS):
+        some = some | (ends[row] <= last)
+    if cute.arch.vote_any_sync(some):
+        for row in cutlass.range_constexpr(ROWS):
+            for column in cutlass.range_constexpr(cute.size(scores, mode=[1])):
+                scores[row, column] = cutlass.select_(
+                    wgmma.column_of(column) < ends[row], scores[row, column], -Float32.inf
+                )
+
+
+@cute.jit
+def _hide_before(scores: Any, begins: Any) -> None:
+    """Hide the columns before each row's begin; most warps of a partial tile have none."""
+    some = Boolean(False)
+    for row in cutlass.range_constexpr(ROWS):
+        some = some | (begins[row] > 0)
+    if cute.arch.vote_any_sync(some):
+        for row in cutlass.range_constexpr(ROWS):
+            for column in cutlass.range_constexpr(cute.size(scores, mode=[1])):
+                scores[row, column] = cutlass.select_(
+                    wgmma.column_of(column) >= begins[row], scores[row, column], -Float32.inf
+                )
 
 
 def _sees_first_key(interval: Interval | None) -> bool:

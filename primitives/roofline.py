@@ -1,0 +1,88 @@
+"""How long work takes that several resources of a multiprocessor share: a roofline with soft edges.
+
+`Work` is what a piece of a kernel asks of each resource, or what the hardware does in a cycle.  If
+all overlapped perfectly, the slowest resource would decide; if nothing did, times would
+add up.  Kernels are between: the time is the p-norm of the times of what executes, with p from
+measurements (1 is no overlap, infinity the roofline).  Copies that run on their own, by TMA or by
+the tensor cores' reads of shared memory, only bound it.
+
+Knows no kernels: `kernels.<architecture>.model` says how much work a tile is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is asked of a multiprocessor, or what it does in a cycle.
+
+    Attributes:
+        tensor: floating point operations of the tensor cores.
+        mufu: exponentials and other special functions, of all threads.
+        fma: fp32 additions and multiplications, likewise.
+        alu: integer operations, comparisons, selections, extremes and conversions, likewise.
+        issue: instructions of any kind, likewise: 32 for each of a warp.
+        load: reads of global memory, likewise.
+        shared: bytes of shared memory that the tensor cores read.
+        l2: bytes that come from the L2 cache.
+    """
+
+    tensor: float = 0.0
+    mufu: float = 0.0
+    fma: float = 0.0
+    alu: float = 0.0
+    issue: float = 0.0
+    load: float = 0.0
+    shared: float = 0.0
+    l2: float = 0.0
+
+    def over(self, rates: Work) -> Cycles:
+        """Return the cycles that each resource is busy.
+
+        Args:
+            rates: what each does in a cycle.
+        """
+        return {f.name: getattr(self, f.name) / getattr(rates, f.name) for f in fields(self)}
+
+
+Cycles = dict[str, float]
+"""Cycles by resource, the attributes of `Work`."""
+
+EXECUTED: Final = ("tensor", "mufu", "fma", "alu", "issue", "load")
+"""The resources whose times share the p-norm; the others run on their own."""
+
+NAMES: Final = {
+    "tensor": "tensor cores",
+    "mufu": "special functions",
+    "fma": "fp32",
+    "alu": "integers and comparisons",
+    "issue": "issue slots",
+    "load": "loads",
+    "shared": "shared memory",
+    "l2": "L2 cache",
+}
+"""The resources in words."""
+
+
+def overlapped(cycles: Cycles, overlap: float) -> float:
+    """Return how long work takes of which each resource has a part.
+
+    Args:
+        cycles: that each of them is busy.
+        overlap: the exponent p, at least 1; see the module.
+    """
+    assert overlap >= 1
+    busiest = max(cycles.values())
+    if not busiest or math.isinf(overlap):
+        return busiest
+    norm = sum((cycles[name] / busiest) ** overlap for name in EXECUTED if name in cycles)
+    return busiest * max(1.0, norm ** (1 / overlap))
+
+
+def bound_of(cycles: Cycles) -> str:
+    """Return the resource that is busy longest."""
+    return max(cycles, key=lambda name: cycles[name])
