@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flexfa4 import flex as flex
     from flexfa4 import typing as typing
     from flexfa4 import variants as variants
+    from flexfa4.ahead_of_time import compile
     from flexfa4.api import Options, attention
     from flexfa4.block_mask import BlockMask, create_block_mask
     from flexfa4.combine import MaskMod, ScoreMod, compose, mask
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from flexfa4.plotting.masks import plot_mask
     from flexfa4.plotting.scores import plot_score_mod
     from flexfa4.report import explain
+    from flexfa4.varlen import attention_varlen
 
 __version__ = "0.1.0"
 
@@ -38,6 +40,8 @@ __all__ = [
     "ScoreMod",
     "Stats",
     "attention",
+    "attention_varlen",
+    "compile",
     "compose",
     "create_block_mask",
     "explain",
@@ -62,6 +66,8 @@ _HOME = {
     "ScoreMod": "combine",
     "Stats": "counters",
     "attention": "api",
+    "attention_varlen": "varlen",
+    "compile": "ahead_of_time",
     "compose": "combine",
     "create_block_mask": "block_mask",
     "explain": "report",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Final, Literal, overload
 
 import torch
 
@@ -21,9 +22,9 @@ from flexfa4.counters import count
 from flexfa4.errors import ArgumentError, DeviceError, OutOfRangeError, describe
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import F32, Buffer
-from flexfa4.frontend.sizes import Sizes
 from flexfa4.frontend.tracing.trace import resolve
-from flexfa4.kernels.cpu.function import Request, attend
+from flexfa4.kernels.backends import attend
+from flexfa4.kernels.request import Choices, Inputs, Request, Tile
 from flexfa4.masks.cache import block_mask_for
 from flexfa4.masks.spec import GivenSizes
 from flexfa4.out_of_range import explained
@@ -39,20 +40,56 @@ class Options:
         scores_at_once: how many scores the CPU backend holds at a time, at least 4096: 4 bytes each
             (8 for fp64), and in a backward pass two to four times that. Fewer take less memory and
             more time; None is about a million. A mask's tiles stay at least one block.
+        tile: queries and keys of a tile of the GPU kernels; None takes those of a table.
+        stages: tiles of keys that a GPU kernel loads ahead; None likewise.
     """
 
     scores_at_once: int | None = None
+    tile: tuple[int, int] | None = None
+    stages: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a number that is no number of scores."""
-        n: Any = self.scores_at_once
-        if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 4096):
+        """Refuse what is no number of scores, no tile and no number of stages."""
+        n, stages = self.scores_at_once, self.stages
+        tile: Any = self.tile
+        if n is not None and not (_is_count(n) and n >= 4096):
             raise ArgumentError(
                 name="scores_at_once",
                 found_value=describe(n),
                 expected="an int, at least 4096, or None",
                 rewrite="flexfa4.Options(scores_at_once=1 << 18)",
             )
+        if tile is not None and not (
+            isinstance(tile, tuple) and len(tile) == 2 and all(map(_is_count, tile))
+        ):
+            raise ArgumentError(
+                name="tile",
+                found_value=describe(tile),
+                expected="a tuple of queries and keys, or None",
+                rewrite="flexfa4.Options(tile=(128, 128))",
+            )
+        if stages is not None and not _is_count(stages):
+            raise ArgumentError(
+                name="stages",
+                found_value=describe(stages),
+                expected="an int, at least 1, or None",
+                rewrite="flexfa4.Options(stages=2)",
+            )
+
+    def for_op(self, backend: str) -> tuple[int | None, str, tuple[int, ...]]:
+        """Return what an op is told of a backend and these choices."""
+        return self.scores_at_once, backend, self.whole_tile
+
+    @property
+    def whole_tile(self) -> tuple[int, ...]:
+        """Queries, keys and stages of a tile, 0 where none is chosen; empty where no one is."""
+        if self.tile is None and self.stages is None:
+            return ()
+        return (*(self.tile or (0, 0)), self.stages or 0)
+
+
+def _is_count(n: Any) -> bool:
+    return isinstance(n, int) and not isinstance(n, bool) and n >= 1
 
 
 @overload
@@ -127,16 +164,15 @@ def attention(
             and value are cast as for a matrix product.
         key: ``(B or 1, Hkv, Lk, D)``, with ``Hq % Hkv == 0`` (grouped-query attention).
         value: ``(B or 1, Hkv, Lk, Dv)``, its batch that of `key`.
-        score_mod: ``score_mod(score, b, h, q_idx, kv_idx) -> score``, its text form or a `Mod`;
-            None leaves the scaled scores as they are.
-        block_mask: a `BlockMask`, or ``mask_mod(b, h, q_idx, kv_idx) -> bool`` (True = attend), its
-            text form or a `Mod`; None attends everywhere.
+        score_mod: ``score_mod(score, b, h, q_idx, kv_idx) -> score``, its text form or a `Mod`.
+        block_mask: a `BlockMask`, or ``mask_mod(b, h, q_idx, kv_idx) -> bool`` (True = attend).
         scale: factor of the scores before `score_mod`; None is ``1/sqrt(D)``.
         sink: ``(Hq,)``: a logit for each query head that joins the softmax's denominator (attention
             sink), unscaled, after `score_mod`; part of the log-sum-exp; learnable.
         return_lse: also return the log-sum-exp of each row's scores.
-        deterministic: the same bits on every run, gradients included. The CPU backend always is.
-        backend: "auto" or "cpu" (runs on any torch device).
+        deterministic: the same bits on every run; always so, but for gradients off the CPU.
+        backend: "cpu", torch code for any device; "sm90", kernels for GPUs of compute capability
+            9.0 (H100, H200); "auto", these where they serve the call, and else "cpu".
         options: see `Options`.
 
     Returns:
@@ -148,7 +184,9 @@ def attention(
     Raises:
         FlexFA4Error: a class of `flexfa4.errors`, before any arithmetic, for arguments that do not
             go together, mods that cannot be traced, and masks for other sizes.
-        OutOfRangeError: a captured tensor is read outside its bounds on a visible score.
+        UnservedCallError, KernelLimitError: the backend that was named does not serve the call.
+        OutOfRangeError: a captured tensor is read outside its bounds on a visible score; kernels
+            for GPUs do not look, and read another element.
         SecondDerivativeError: on differentiating a gradient.
     """
     if torch.compiler.is_dynamo_compiling():
@@ -162,9 +200,9 @@ def attention(
         query, key, value = (cast_operand(t, cast) for t in (query, key, value))
     check_tensors(query, key, value, sink)
     check_backend(backend)
-    for name, flag in (("return_lse", return_lse), ("deterministic", deterministic)):
-        check_flag(name, flag)
-    at_once = _scores_at_once(options)
+    check_flag("return_lse", return_lse)
+    check_flag("deterministic", deterministic)
+    _check_options(options)
     factor = checked_scale(scale, query.shape[3])
     score, needs_grad = None, frozenset[Buffer]()
     if score_mod is not None:
@@ -177,36 +215,37 @@ def attention(
 
         tensors = calls.Tensors(query, key, value, sink)
         given = calls.mask_of(_mask_for_op(block_mask, query, key))
-        choices = calls.Choices(scale, return_lse, at_once)
-        return calls.run(tensors, captured(score), given, choices)
+        how = (options or _NO_OPTIONS).for_op(backend)
+        return calls.run(tensors, captured(score), given, calls.Choices(scale, return_lse, *how))
     mask = None if block_mask is None else _block_mask(block_mask, query, key)
     blocks = None if mask is None else mask.blocks_on(query.device)
-    request = Request(score, blocks, factor, needs_grad, return_lse, at_once)
-    out, lse = _attended(request, query, key, value, sink)
+    chosen = choices_of(backend, options)
+    request = Request(score, blocks, factor, needs_grad, return_lse, chosen)
+    out, lse = _attended(request, Inputs(query, key, value, sink))
     return out if lse is None else (out, lse)
 
 
-def _attended(
-    request: Request,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    sink: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _attended(request: Request, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | None]:
     try:
-        return attend(request, query, key, value, sink)
+        return attend(request, inputs)
     except OutOfRangeError as error:
-        (batch, heads, q_len, _), (_, kv_heads, kv_len, _) = query.shape, key.shape
-        sizes = Sizes(batch, heads, kv_heads, q_len, kv_len)
-        raise explained(error, request.score, sizes, OutOfRangeError) from None
+        raise explained(error, request.score, inputs.sizes, OutOfRangeError) from None
 
 
-def _scores_at_once(options: Any) -> int | None:
-    if options is None:
-        return None
-    if not isinstance(options, Options):
+_NO_OPTIONS: Final = Options()
+
+
+def _check_options(options: Any) -> None:
+    if options is not None and not isinstance(options, Options):
         raise options_error(describe(options))
-    return options.scores_at_once
+
+
+@functools.lru_cache(maxsize=64)
+def choices_of(backend: str, options: Options | None) -> Choices:
+    """Return how a call runs, as backends are told it."""
+    options = options or _NO_OPTIONS
+    rows, keys = options.tile or (None, None)
+    return Choices(backend, options.scores_at_once, Tile(rows, keys, options.stages))
 
 
 def _mask_for_op(

@@ -13,7 +13,7 @@ import torch
 
 def operand_dtype(query: Any) -> torch.dtype | None:
     """Return the dtype to which autocast casts the operands of a product, None where it is off."""
-    if not isinstance(query, torch.Tensor):
+    if not torch._C._is_any_autocast_enabled() or not isinstance(query, torch.Tensor):
         return None
     kind = query.device.type
     if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):

@@ -339,7 +339,8 @@ class BlockMask:
             BlockMaskMismatchError: it was made for other lengths, batches or heads.
             DeviceError: its captures live on another device.
         """
-        batch, heads, lengths = query.shape[0], query.shape[1], (query.shape[2], key.shape[2])
+        batch, heads, q_len, _ = query.shape
+        lengths = (q_len, key.shape[2])
         again = functools.partial(self.call_for, batch, heads, *lengths)
         if (self.q_len, self.kv_len) != lengths:
             advice = "to decode at a position, let the mask add it to q_idx"

@@ -21,6 +21,7 @@ class Stats:
         plans: plans made (graphs and facts turned into a way to run).
         block_lists: lists of blocks found by evaluating masks, which closed forms do without.
         closed_forms: masks solved for an index (see `flexfa4.frontend.masks.solving.solve`).
+        compiles: GPU kernels compiled, for they were neither in memory nor in files.
         calls: calls of ``flexfa4.attention``.
     """
 
@@ -29,6 +30,7 @@ class Stats:
     plans: int = 0
     block_lists: int = 0
     closed_forms: int = 0
+    compiles: int = 0
     calls: int = 0
 
     def __sub__(self, before: Stats) -> Stats:
@@ -41,7 +43,7 @@ class Stats:
 _counts: Final[dict[str, int]] = {f.name: 0 for f in fields(Stats)}
 
 
-Counter = Literal["traces", "parses", "plans", "block_lists", "closed_forms", "calls"]
+Counter = Literal["traces", "parses", "plans", "block_lists", "closed_forms", "compiles", "calls"]
 
 
 def count(name: Counter) -> None:

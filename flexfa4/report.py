@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import torch
 
+from flexfa4.ahead_of_time import Call, is_other_gpu, plan_of
 from flexfa4.block_mask import BlockMask
-from flexfa4.errors import ArgumentError
+from flexfa4.errors import ArgumentError, OutOfRangeError
 from flexfa4.frontend.analysis import facts, in_words
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import Graph
@@ -23,7 +24,12 @@ from flexfa4.frontend.masks.solving.solve import Index, NotClosed, closed_form
 from flexfa4.frontend.tracing import trace
 from flexfa4.frontend.tracing.contract import check_kind
 from flexfa4.frontend.tracing.forms import MaskLike, ScoreLike
+from flexfa4.kernels.compile.errors import MissingCompilerPackageError
 from flexfa4.kernels.cpu.describe import describe_mask, describe_score, describe_use
+from flexfa4.kernels.flex.describe import describe_on_torch
+from flexfa4.kernels.refusal import Refusal
+from flexfa4.kernels.sm90.describe import describe_kernel, describe_plan
+from flexfa4.kernels.sm90.forward.compiled import kernel_for
 from flexfa4.masks.snapshot import tensor_identity
 
 Row = tuple[str, str]
@@ -78,9 +84,16 @@ class Explanation:
 
 
 def explain(
-    mod: ScoreLike | MaskLike | BlockMask, *, kind: Literal["score", "mask"] | None = None
+    mod: ScoreLike | MaskLike | BlockMask,
+    *,
+    kind: Literal["score", "mask"] | None = None,
+    arch: str | None = None,
+    head_dim: int | tuple[int, int] = 128,
+    dtype: torch.dtype = torch.bfloat16,
+    heads: int | None = None,
+    kv_heads: int | None = None,
 ) -> Explanation:
-    """Say what the compiler knows about a mod, and how the CPU backend runs it.
+    """Say what the compiler knows about a mod, and how the backends run it.
 
     docs/mods.md of the project explains the words.
 
@@ -88,15 +101,23 @@ def explain(
         mod: a score mod or mask (function, text or `Mod`), or a `BlockMask`, ours, `flexfa4.flex`'s
             or torch's.
         kind: "score" or "mask"; by default the number of parameters decides.
+        arch: also say how this architecture of GPUs runs it: ``"sm_90a"`` by a kernel, which is
+            compiled where CuTe-DSL is installed, others (``"sm_80"``) by torch's FlexAttention.
+        head_dim: that it is for, see `flexfa4.compile`.
+        dtype: likewise.
+        heads: likewise.
+        kv_heads: likewise.
 
     Returns:
         Sections: the graph; what it captures and is specialised on; the facts; for a score mod the
         rewrites that a backend may use, with their proof obligations and whether the CPU backend
         uses them; for a mask its closed form, or why there is none; how the CPU backend runs the
-        mod (every slower path is named); for a block mask its blocks.
+        mod (every slower path is named); for a block mask its blocks; the kernel, or why such
+        calls are served by torch's FlexAttention or the CPU backend instead.
 
     Raises:
         ArgumentError: `kind` is neither "score" nor "mask".
+        ArgumentError: `arch` is no architecture.
         TraceError, TextError: the mod cannot be traced or read.
     """
     check_kind(kind)
@@ -127,7 +148,37 @@ def explain(
         sections.append(Section("on the CPU", tuple(describe_mask(bound.graph))))
     if isinstance(mod, BlockMask):
         sections.append(Section("blocks", tuple(_blocks(mod))))
+    if arch is not None:
+        call = Call(head_dim, dtype, heads=heads, kv_heads=kv_heads)
+        is_score = traced.kind == "score"
+        score_mod, block_mask = (mod, None) if is_score else (None, mod)
+        if is_other_gpu(arch):
+            rows = [("no kernel", "for this architecture"), *describe_on_torch(bound)]
+        else:
+            rows = list(_kernel(score_mod, block_mask, bound, call, arch))
+        sections.append(Section(f"on {arch}", tuple(rows)))
     return Explanation(tuple(sections))
+
+
+def _kernel(
+    score_mod: Any, block_mask: Any, bound: BoundGraph, call: Call, arch: str
+) -> Iterator[Row]:
+    """Yield what the kernel for an architecture does, or why there is none."""
+    try:
+        plan = plan_of(score_mod, block_mask, call, arch)
+    except OutOfRangeError as error:  # a function, for sizes that it was not written for
+        problem = str(error).splitlines()[0]
+        yield "not planned", f"{problem};\nexplain(create_block_mask(...)) knows the sizes"
+        return
+    if isinstance(plan, Refusal):
+        yield "no kernel", f"{plan.found};\nserved: {plan.allowed}"
+        yield from describe_on_torch(bound)
+        return
+    yield from describe_plan(plan)
+    try:
+        yield from describe_kernel(kernel_for(plan))
+    except MissingCompilerPackageError as error:
+        yield "not compiled", str(error).splitlines()[0]
 
 
 def _rewrites(found: facts.ScoreFacts) -> Iterator[Row]:

@@ -1,7 +1,25 @@
 """Backends: from graphs, facts and sizes to attention that runs.
 
-``cpu/`` is the backend in plain torch, and the definition of what every other one computes.
-Kernels for GPUs get a folder for each architecture beside it.  Never names a variant.
+A call goes through::
+
+    backends          which backend serves it
+    request           what a backend is handed: a checked call, its tensors, what came out
+    refusal           why a backend does not serve it, as a value; `errors` has the texts
+    autograd          around every backend, with gradient_batches for torch's batched gradients
+
+    cpu               the backend in plain torch: the definition of what the others compute
+    flex              torch's compiled FlexAttention
+    sm90              kernels for Hopper
+
+and kernels are made by packages that know no architecture::
+
+    blocks            from a mask to the tiles that a kernel visits
+    emit              graphs as instructions of a kernel
+    compile           a traced object becomes machine code, checked against its signature
+    cache             compiled kernels in memory and in files
+    launch            CUDA's driver
+
+Kernels for another architecture get a folder beside `sm90`.  Never names a variant.
 """
 
 if __name__ != "flexfa4.kernels":

@@ -9,6 +9,7 @@
     tile_walk       which tiles of keys a tile of queries visits
     scheduler       in which order the tiles of queries of all heads are worked on
     makespan        how long that takes: a simulator
+    roofline        how long a tile takes, from its work on each resource
     dispatch        how blocks come by their items, in a kernel
     online_softmax  running maximum and sum of rows, in base 2; in a kernel, row_softmax
 

@@ -83,6 +83,10 @@ def overlapped(cycles: Cycles, overlap: float) -> float:
     return busiest * max(1.0, norm ** (1 / overlap))
 
 
-def bound_of(cycles: Cycles) -> str:
-    """Return the resource that is busy longest."""
-    return max(cycles, key=lambda name: cycles[name])
+def bounds_of(cycles: Cycles) -> list[str]:
+    """Return the resources that are busy longest: several, where they are alike."""
+    busiest = max(cycles.values())
+    return [name for name, busy in cycles.items() if busy >= _ALIKE * busiest]
+
+
+_ALIKE: Final = 0.98

@@ -385,7 +385,8 @@ class Listed:
         arithmetic: what computes.
         begins: int32 ``(classes * lines * 2 + 1,)``: for each line where its partial and where its
             full tiles begin in `tiles`; last, where all end.
-        tiles: int32: the visits of each line, in order.
+        tiles: int32: the visits of each line, in order, and one element more: `Line.first` may be
+            asked for where there are none.
         lines: query tiles of a class.
         classes: which class a batch and head belong to.
     """

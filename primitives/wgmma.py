@@ -21,6 +21,9 @@ ROWS: Final = 64
 THREADS: Final = 128
 """Threads of a warpgroup."""
 
+WARP: Final = 32
+"""Threads of a warp."""
+
 _SWIZZLES: Final = {
     128: warpgroup.SmemLayoutAtomKind.K_SW128,
     64: warpgroup.SmemLayoutAtomKind.K_SW64,

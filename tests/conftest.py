@@ -1,13 +1,15 @@
 """What all tests share: the `golden` fixture, the tiers and the settings of hypothesis.
 
 Tiers are markers that a test gets from the folder it lies in, or from using `golden`; the default
-run leaves out `full` and `gpu` (see pyproject.toml).  There are no other shared fixtures: inputs
-and cases come from the case table of the package.
+run leaves out `full` and `gpu` (see pyproject.toml).  Where there is no C++ compiler, tests that
+run the emulator's core, or are marked `cxx`, are skipped.  There are no other shared fixtures:
+inputs and cases come from the case table of the package.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +44,43 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(GoldenFiles(config), "golden-files")
+    reason = missing_compiler()
+    if reason is not None:
+        config.pluginmanager.register(NoCompiler(reason), "no-compiler")
+
+
+def missing_compiler() -> str | None:
+    """Return why nothing of C++ can be built here; None where it can."""
+    if importlib.util.find_spec("flexfa4") is None:
+        return None  # the tests of this module run it without the package
+    from flexfa4.emulator.failures.build import MissingCompilerError
+    from flexfa4.emulator.native.compiler import find_compiler
+
+    try:
+        find_compiler()
+    except MissingCompilerError as error:
+        return str(error).partition("\n")[0]
+    return None
+
+
+class NoCompiler:
+    """Skips the tests that need a C++ compiler."""
+
+    def __init__(self, reason: str) -> None:
+        from flexfa4.emulator.native import build
+
+        self.reason = reason
+        # In whatever way a test comes to the core, it asks for the library, once it needs it.
+        build.built_library = self.skip
+
+    def skip(self) -> Path:
+        """Skip the test that runs."""
+        pytest.skip(self.reason)
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Skip tests that compile something themselves."""
+        if item.get_closest_marker("cxx"):
+            self.skip()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects by these markers

@@ -166,6 +166,72 @@ PROGRAMS = (
                 "@w0 red.shared.add.u32 [room], 1; @w1 st.shared.u32 [room], 1;",
             ),
             Seed("it is read without a barrier", "bar.sync 0; ld.shared.u32", "ld.shared.u32"),
+            Seed(
+                "one of them reads it without a barrier",
+                "bar.sync 0; ld.shared.u32",
+                "@w1 ld.shared.u32",
+            ),
+        ),
+    ),
+    Program(
+        "the last warp that adds to a word reads it",
+        "@one st.shared.u32 [room], 0; bar.sync 0; and.b32 x, t, 31; setp.ne.u32 more, x, 0;"
+        " @more bra END; atom.acq_rel.cta.shared.add.u32 x, [room], 1; setp.ne.u32 more, x, 3;"
+        " @more bra END; ld.shared.u32 y, [room]; END:",
+        (
+            Seed("the sum is relaxed", "acq_rel", "relaxed"),
+            Seed("the sum does not acquire", "acq_rel", "release"),
+            Seed("the sum does not release", "acq_rel", "acquire"),
+            Seed("it is not cleared in time", "[room], 0; bar.sync 0;", "[room], 0;"),
+        ),
+        threads=128,
+    ),
+    Program(
+        "what several warps have read is written",
+        "ld.shared.u32 x, [at]; bar.sync 0; @w1 st.shared.u32 [at], t;",
+        (
+            Seed("no barrier", "bar.sync 0;"),
+            Seed(
+                "a barrier of two of them",
+                "bar.sync 0;",
+                "setp.lt.u32 more, t, 64; @more bar.sync 1, 64;",
+            ),
+            Seed(
+                "they read bytes of it",
+                "ld.shared.u32 x, [at]; bar.sync 0;",
+                "add.u32 f, at, warp; ld.shared.u8 x, [f];",
+            ),
+        ),
+        threads=128,
+    ),
+    Program(
+        "strong and weak loads of a word that nobody writes meanwhile",
+        "@one st.shared.u32 [room], 1; bar.sync 0; @w0 ld.volatile.shared.u32 x, [room];"
+        " @w1 ld.shared.u32 y, [room];",
+        (
+            Seed("a weak store", "@w1 ld.shared.u32 y, [room]", "@w1 st.shared.u32 [room], y"),
+            Seed(
+                "a strong store", "ld.volatile.shared.u32 x, [room]", "red.shared.add.u32 [room], 1"
+            ),
+        ),
+    ),
+    Program(
+        "warps write the bytes of a word",
+        "add.u32 e, at, warp; st.shared.u8 [e], t; bar.sync 0; @w1 ld.shared.u32 x, [at];",
+        (
+            Seed("no barrier", "bar.sync 0;"),
+            Seed("a byte is read too early", "bar.sync 0; @w1 ld.shared.u32", "@w1 ld.shared.u8"),
+            Seed("a byte is written again", "bar.sync 0;", "@w1 st.shared.u8 [at], t; bar.sync 0;"),
+        ),
+        threads=128,
+    ),
+    Program(
+        "warps store one value to a word of global memory",
+        "and.b32 x, t, 31; setp.ne.u32 more, x, 0; @more bra MEET; st.global.u32 [sink], 7;"
+        " MEET: bar.sync 0; @one st.global.u32 [sink], 8;",
+        (
+            Seed("another value before the barrier", "bar.sync 0; @one", "@w1"),
+            Seed("no barrier", "bar.sync 0;"),
         ),
     ),
     Program(
@@ -269,6 +335,9 @@ PROGRAMS = (
             ),
             Seed("the flag is raised relaxed", "red.release", "red.relaxed"),
             Seed("the flag is read relaxed", "ld.acquire", "ld.relaxed"),
+            Seed("the flag is raised for its block", "red.release.gpu", "red.release.cta"),
+            Seed("the flag is raised for its cluster", "red.release.gpu", "red.release.cluster"),
+            Seed("the flag is read for its block", "ld.acquire.gpu", "ld.acquire.cta"),
             Seed(
                 "the flag is read weakly",
                 "ld.acquire.gpu.global.u32 x, [sink]",
@@ -286,6 +355,15 @@ PROGRAMS = (
         (
             Seed("no fence before", "fence.acq_rel.gpu;"),
             Seed("no fence after", "membar.gl;"),
+            Seed("a fence for the block before", "fence.acq_rel.gpu", "fence.acq_rel.cta"),
+            Seed("a fence for the cluster before", "fence.acq_rel.gpu", "fence.acq_rel.cluster"),
+            Seed("a fence that only acquires before", "fence.acq_rel.gpu", "fence.acquire.gpu"),
+            Seed("a fence for the block after", "membar.gl", "membar.cta"),
+            Seed("a fence that only releases after", "membar.gl", "fence.release.gpu"),
+            Seed(
+                "a fence for mbarriers", "fence.acq_rel.gpu", "fence.mbarrier_init.release.cluster"
+            ),
+            Seed("a proxy fence", "fence.acq_rel.gpu", "fence.proxy.async"),
         ),
         grid=2,
     ),
@@ -300,6 +378,9 @@ PROGRAMS = (
         (
             Seed("no fence before the count", "membar.gl;"),
             Seed("no fence behind it", "fence.acq_rel.gpu;"),
+            Seed("a fence for the block before the count", "membar.gl", "membar.cta"),
+            Seed("a fence for the block behind it", "fence.acq_rel.gpu", "fence.acq_rel.cta"),
+            Seed("the count is for the block", "atom.global.add", "atom.relaxed.cta.global.add"),
         ),
         grid=2,
     ),
@@ -319,6 +400,13 @@ PROGRAMS = (
         (
             Seed("no barrier", "barrier.cluster.arrive.relaxed; barrier.cluster.wait;"),
             Seed("no fence before a relaxed arrival", "fence.acq_rel.cluster;"),
+            Seed("a fence for the block", "fence.acq_rel.cluster", "fence.acq_rel.cta"),
+            Seed("a fence that only acquires", "fence.acq_rel.cluster", "fence.acquire.cluster"),
+            Seed(
+                "a fence for mbarriers",
+                "fence.acq_rel.cluster",
+                "fence.mbarrier_init.release.cluster",
+            ),
         ),
         grid=2,
         cluster=2,
@@ -338,6 +426,92 @@ PROGRAMS = (
                 "the other's barrier may not be there yet", "fence.mbarrier_init.release.cluster;"
             ),
         ),
+        grid=2,
+        cluster=2,
+    ),
+)
+
+CLUSTER_MEETS = "barrier.cluster.arrive; barrier.cluster.wait;"
+FLAGS = (
+    Program(
+        "a flag in shared memory, with fences for the block",
+        "@one st.shared.u32 [room+1024], 0; bar.sync 0; @w1 bra GET; st.shared.u32 [at], t;"
+        " bar.warp.sync -1; fence.acq_rel.cta; @one st.relaxed.cta.shared.u32 [room+1024], 1;"
+        " bra END; GET: ld.relaxed.cta.shared.u32 x, [room+1024]; setp.eq.u32 done, x, 0;"
+        " @done bra GET; fence.acquire.cta; ld.shared.u32 y, [at]; END:",
+        (
+            Seed("no fence before", "fence.acq_rel.cta;"),
+            Seed("no fence after", "fence.acquire.cta;"),
+            Seed("a weak flag", "st.relaxed.cta", "st"),
+        ),
+    ),
+    Program(
+        "a flag in shared memory of another block",
+        "mapa.shared::cluster.u32 far, a, 0; @one st.shared.u32 [room], 0;"
+        f" {CLUSTER_MEETS} setp.ne.u32 more, rank, 0; @more bra GET;"
+        " @one st.shared.u32 [room+4], 7;"
+        " @one st.release.cluster.shared::cluster.u32 [far], 1; bra END;"
+        " GET: ld.acquire.cluster.shared::cluster.u32 x, [far]; setp.eq.u32 done, x, 0;"
+        f" @done bra GET; ld.shared::cluster.u32 y, [far+4]; END: {CLUSTER_MEETS}",
+        (
+            Seed("the flag is raised for its block", "st.release.cluster", "st.release.cta"),
+            Seed("the flag is read for its block", "ld.acquire.cluster", "ld.acquire.cta"),
+            Seed("the flag is raised relaxed", "st.release", "st.relaxed"),
+            Seed("the flag is read relaxed", "ld.acquire", "ld.relaxed"),
+        ),
+        grid=2,
+        cluster=2,
+    ),
+    Program(
+        "a flag that one block raises for its own warps and for others",
+        "@one st.global.u32 [sink+64], 7; @one st.release.gpu.global.u32 [sink], 1;"
+        " GET: ld.acquire.cta.global.u32 x, [sink]; setp.eq.u32 done, x, 0; @done bra GET;"
+        " ld.global.u32 y, [sink+64];",
+        (
+            Seed("it is read relaxed", "ld.acquire", "ld.relaxed"),
+            Seed("it is raised relaxed", "st.release", "st.relaxed"),
+        ),
+    ),
+    Program(
+        "a bulk copy out of shared memory of the block, with the fence for that",
+        "@w1 st.shared.u32 [at], t; fence.proxy.async.shared::cta;"
+        f" bar.sync 0; {STORE_OUT.replace('512', '128')} {COMMIT}"
+        " @one cp.async.bulk.wait_group.read 0;",
+        (
+            Seed("no fence", "fence.proxy.async.shared::cta;", "", "MissingProxyFenceError"),
+            Seed("a fence for global memory", "shared::cta;", "global;", "MissingProxyFenceError"),
+        ),
+    ),
+    Program(
+        "a bulk copy of what a warp stored to global memory",
+        INIT + f"@w1 st.global.u32 [source], 5; fence.proxy.async.global; bar.sync 0; {EXPECT}"
+        f" {COPY} {wait('full', 0, 'WAIT')} ld.shared.u32 x, [at];",
+        (
+            Seed("no fence", "fence.proxy.async.global;", "", "MissingProxyFenceError"),
+            Seed(
+                "a fence for shared memory",
+                "fence.proxy.async.global",
+                "fence.proxy.async.shared::cluster",
+                "MissingProxyFenceError",
+            ),
+        ),
+    ),
+    Program(
+        "a bulk copy of what another block of the cluster stored",
+        "mapa.shared::cluster.u32 far, at, 1; setp.ne.u32 more, rank, 0; @more bra MEET;"
+        " st.shared::cluster.u32 [far], t; fence.proxy.async.shared::cluster;"
+        f" MEET: {CLUSTER_MEETS} @!more bra END; {STORE_OUT.replace('512', '128')} {COMMIT}"
+        " @one cp.async.bulk.wait_group.read 0; END:",
+        (
+            Seed("no fence", "fence.proxy.async.shared::cluster;", "", "MissingProxyFenceError"),
+            Seed(
+                "a fence for the own block",
+                "fence.proxy.async.shared::cluster",
+                "fence.proxy.async.shared::cta",
+                "MissingProxyFenceError",
+            ),
+        ),
+        threads=32,
         grid=2,
         cluster=2,
     ),
@@ -433,4 +607,4 @@ TENSOR_PROGRAMS = (
     ),
 )
 
-ALL = PROGRAMS + TENSOR_PROGRAMS
+ALL = PROGRAMS + FLAGS + TENSOR_PROGRAMS

@@ -25,7 +25,12 @@ LAYERS = {
     "emulator": ("flexfa4.emulator", "flexfa4.config"),
 }
 # The modules of flexfa4/ that know a backend; the others work for any.
-FRONT_OF_KERNELS = ("flexfa4/api.py", "flexfa4/report.py", "flexfa4/torch_op/ops.py")
+FRONT_OF_KERNELS = (
+    "flexfa4/ahead_of_time.py",
+    "flexfa4/api.py",
+    "flexfa4/report.py",
+    "flexfa4/torch_op/ops.py",
+)
 
 
 def modules_of(folder: str) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The command line: ``flexfa4 demo``, ``explain``, ``plot``, ``variants``, ``emulate``, ``doctor``.
+"""The command line: ``flexfa4 demo``, ``explain``, ``compile``, ``plot``, ``emulate`` and others.
 
 Only arguments are handled here; each command's work is done by the module of its subject.  What a
 user can get wrong ends in the catalogue's message on stderr and exit code 2; a command whose result
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 import flexfa4
-from flexfa4.cli import emulate
+from flexfa4.cli import compile, emulate
 from flexfa4.errors import ArgumentError, FlexFA4Error, OutOfRangeError
 
 if TYPE_CHECKING:
@@ -86,7 +86,11 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument(
         "--heads", type=int, default=NUM_HEADS, metavar="N", help="query heads (8)"
     )
+    explain.add_argument("--arch", help="also explain its GPU kernel for sm_90a")
+    compile.add_tensors(explain)
     explain.set_defaults(command=_explain)
+
+    compile.add_to(commands, _add_compiled)
 
     plot = commands.add_parser("plot", help="draw a mask, or what a score mod adds to scores")
     _add_mod(plot)
@@ -127,6 +131,11 @@ def _add_mod(command: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_compiled(command: argparse.ArgumentParser) -> None:
+    _add_mod(command)
+    command.add_argument("--heads", type=int, metavar="N", help="query heads (as many as key's)")
+
+
 def _demo(options: argparse.Namespace) -> int:
     from flexfa4 import demo
 
@@ -149,24 +158,22 @@ def _explain(options: argparse.Namespace) -> int:
         mod = flexfa4.create_block_mask(
             mod, batch=1, heads=options.heads, q_len=q_len, kv_len=kv_len
         )
-    print(*filter(None, [named.note(), flexfa4.explain(mod)]), sep="\n")
+    explanation = flexfa4.explain(
+        mod,
+        arch=options.arch,
+        head_dim=options.head_dim,
+        dtype=compile.DTYPES[options.dtype],
+        heads=options.heads,
+        kv_heads=options.kv_heads,
+    )
+    print(*filter(None, [named.note(), explanation]), sep="\n")
     return 0
 
 
 def _named(options: argparse.Namespace, command: str) -> Named:
-    from flexfa4.cli.named_mods import Request, setting
+    from flexfa4.cli.named_mods import named
 
-    settings: dict[str, str] = {}
-    for name, value in map(setting, options.set):
-        if name in settings:
-            raise ArgumentError(
-                name="--set",
-                found_value=f"{name}={settings[name]} and {name}={value}",
-                expected="one value for each name",
-                rewrite=f"--set {name}={value}",
-            )
-        settings[name] = value
-    return Request(options.mod, settings, command).resolve()
+    return named(options.mod, options.set, command)
 
 
 def _plot(options: argparse.Namespace) -> int:

@@ -18,9 +18,10 @@ from flexfa4.emulator.failures.build import MissingCompilerError
 from flexfa4.emulator.native.build import Build, core_folder
 from flexfa4.emulator.native.compiler import find_compiler
 
-# Compute capability of a GPU -> the architecture that its kernels are compiled for.
-KERNEL_TARGETS = {(9, 0): "sm_90a", (10, 0): "sm_100a", (10, 3): "sm_103a"}
+# Compute capability of a GPU -> the backend with kernels for it.
+KERNELS = {(9, 0): "sm90"}
 
+COMPILER = "nvidia-cutlass-dsl"
 _ABSENT = "not installed"
 
 
@@ -74,13 +75,16 @@ def _gpu(index: int) -> Finding:
 def describe_gpu(name: str, product: str, capability: tuple[int, int]) -> Finding:
     """Say what this release does on a GPU of a compute capability."""
     found = f"{product}, compute capability {capability[0]}.{capability[1]}"
-    target = KERNEL_TARGETS.get(capability)
-    if target is None:
-        known = ", ".join(KERNEL_TARGETS.values())
-        why = f"kernels are planned for {known} only"
-    else:
-        why = f"kernels for {target} are not part of this release"
-    return Finding(name, False, found, f"{why}; the CPU backend's tiled torch code runs here")
+    backend = KERNELS.get(capability)
+    if backend is None:
+        known = ", ".join(f"{major}.{minor}" for major, minor in KERNELS)
+        why = f"there are kernels for compute capability {known} only"
+        return Finding(name, False, found, f"{why}; the CPU backend's tiled torch code runs here")
+    if _version(COMPILER) == _ABSENT:
+        why = "compiling kernels takes CuTe-DSL: pip install 'flexfa4[gpu]'"
+        return Finding(name, False, found, f"{why}; those in the cache of kernels run")
+    note = f'the kernels of backend="{backend}" run here; gradients are the CPU backend\'s'
+    return Finding(name, True, found, note)
 
 
 def _emulator() -> Finding:
@@ -95,10 +99,10 @@ def _emulator() -> Finding:
 
 
 def _cute() -> Finding:
-    version = _version("nvidia-cutlass-dsl")
+    version = _version(COMPILER)
     if version == _ABSENT:
-        return Finding("CuTe-DSL", False, version, "pip install 'flexfa4[emulate]'")
-    return Finding("CuTe-DSL", True, version, "its kernels run on the emulator")
+        return Finding("CuTe-DSL", False, version, "pip install 'flexfa4[gpu]'")
+    return Finding("CuTe-DSL", True, version, "compiles kernels, for GPUs and for the emulator")
 
 
 def _drawing() -> Finding:

@@ -15,7 +15,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -50,6 +50,31 @@ class Named:
             return ""
         lines = "\n    ".join(self.example.lines)
         return f"with example parameters (--set gives others):\n    {lines}"
+
+
+def named(text: str, settings: Iterable[str], command: str) -> Named:
+    """Return the mod that an argument names.
+
+    Args:
+        text: a variant's name, ``module:function``, or a text mod.
+        settings: ``name=value``, as written.
+        command: of the command line, for advice.
+
+    Raises:
+        ArgumentError: there is no such mod, the settings do not fit it, or it lacks data.
+        TextError: a text cannot be read.
+    """
+    values: dict[str, str] = {}
+    for name, value in map(setting, settings):
+        if name in values:
+            raise ArgumentError(
+                name="--set",
+                found_value=f"{name}={values[name]} and {name}={value}",
+                expected="one value for each name",
+                rewrite=f"--set {name}={value}",
+            )
+        values[name] = value
+    return Request(text, values, command).resolve()
 
 
 @dataclass(frozen=True)

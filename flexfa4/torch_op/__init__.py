@@ -16,6 +16,7 @@ work.  `context` tells, in about a microsecond, who watches: ``torch.compile``, 
                shapes they return, their derivatives
     folding    their vmap rules: a mapped axis becomes heads
     transforms their derivatives under torch.func
+    varlen_outside  attention_varlen under Dynamo, which leaves it to Python
 
 ``import flexfa4.torch_op.ops`` registers the ops; a process that loads an exported program without
 calling `flexfa4` before needs that line.  Recording a mod while Dynamo traces it is the business of

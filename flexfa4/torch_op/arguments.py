@@ -24,7 +24,7 @@ from flexfa4.torch_op.context import untraced
 SCHEMA: Final = (
     "Tensor query, Tensor key, Tensor value, Tensor? sink, Tensor? kinds, Tensor[] tensors,"
     " SymInt[] ints, Tensor? floats, str score, str mask, float? scale, SymInt[] block_size,"
-    " SymInt[] made_for, SymInt? scores_at_once"
+    " SymInt[] made_for, SymInt? scores_at_once, str backend, SymInt[] tile"
 )
 
 
@@ -46,6 +46,8 @@ class Arguments(NamedTuple):
         made_for: batch, heads, q_len and kv_len that a block mask was made for, counts of 1 where
             it is the same for all; empty for a mask that is a function.
         scores_at_once: see `flexfa4.Options`.
+        backend: see `flexfa4.attention`.
+        tile: rows, keys and stages of `flexfa4.Options`, 0 where none is chosen; empty for none.
     """
 
     query: Any
@@ -62,6 +64,8 @@ class Arguments(NamedTuple):
     block_size: Any
     made_for: Any
     scores_at_once: Any
+    backend: Any
+    tile: Any
 
     def partition(self) -> tuple[Arguments, tuple[torch.Tensor | None, ...]]:
         """Return the arguments without their tensors, and these: autograd keeps them apart."""

@@ -48,12 +48,16 @@ class Choices:
         scale: None for the default.
         return_lse: also return the log-sum-exp.
         scores_at_once: see `flexfa4.Options`.
+        backend: see `flexfa4.attention`.
+        tile: see `arguments.Arguments`.
         scale_varies: `scale` is a symbolic number, whose changes must not compile anew.
     """
 
     scale: float | None
     return_lse: bool
     scores_at_once: int | None
+    backend: str = "auto"
+    tile: tuple[int, ...] = ()
     scale_varies: bool = False
 
 
@@ -79,6 +83,8 @@ def run(
         block_size=list(mask.block_size),
         made_for=list(mask.made_for),
         scores_at_once=choices.scores_at_once,
+        backend=choices.backend,
+        tile=list(choices.tile),
     )
     if not torch.compiler.is_dynamo_compiling() and differentiates():
         out, lse = transforms.attention(*arguments)

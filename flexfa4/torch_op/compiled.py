@@ -91,14 +91,16 @@ def attention(
     )
     if not is_symbolic:
         scale = checked
-    at_once = None if choices.options is None else choices.options.scores_at_once
+    at_once, tile = None, ()
+    if choices.options is not None:
+        at_once, tile = choices.options.scores_at_once, choices.options.whole_tile
     score = Captured() if score_mod is None else _recorded("score_mod", score_mod, "score")
     mask = _mask(block_mask, query, key)
     return calls.run(
         calls.Tensors(query, key, value, sink),
         score,
         mask,
-        calls.Choices(scale, choices.return_lse, at_once, is_symbolic),
+        calls.Choices(scale, choices.return_lse, at_once, choices.backend, tile, is_symbolic),
     )
 
 

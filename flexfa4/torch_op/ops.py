@@ -31,8 +31,9 @@ from flexfa4.frontend.layout import empty_output
 from flexfa4.frontend.masks.grid import block_count
 from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.sizes import Sizes
-from flexfa4.kernels.cpu.function import Request, Results, attend, gradients
-from flexfa4.kernels.cpu.gradient_batches import for_each
+from flexfa4.kernels.backends import attend, backend_for
+from flexfa4.kernels.gradient_batches import for_each
+from flexfa4.kernels.request import Choices, Inputs, Request, Results, Tile
 from flexfa4.lru import LruCache
 from flexfa4.masks.cache import block_mask_of
 from flexfa4.masks.registry import known
@@ -66,22 +67,27 @@ def _attention(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     request = _request(a, frozenset())
     try:
         with torch.no_grad():
-            out, lse = attend(request, a.query, a.key, a.value, a.sink)
+            out, lse = attend(request, _inputs(a))
     except OutOfRangeError as error:
         raise explained(error, request.score, _sizes(a), OutOfRangeError) from None
     assert lse is not None
     return out, lse
 
 
+def _inputs(a: Arguments) -> Inputs:
+    return Inputs(a.query, a.key, a.value, a.sink)
+
+
 def _sizes(a: Arguments) -> Sizes:
-    q, k = a.query, a.key
-    return Sizes(q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2])
+    return _inputs(a).sizes
 
 
 def _request(a: Arguments, needs_grad: frozenset[Buffer]) -> Request:
     call = decode(a)
     blocks = None if call.mask is None else _blocks(a, call.mask)
-    return Request(call.score, blocks, call.scale, needs_grad, True, a.scores_at_once)
+    tile = Tile(*[n or None for n in a.tile])
+    choices = Choices(a.backend, a.scores_at_once, tile)
+    return Request(call.score, blocks, call.scale, needs_grad, True, choices)
 
 
 def _attention_shapes(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -222,10 +228,11 @@ def _attention_backward(
     buffers = graph_of(a.score).buffers if a.score else ()
     needs = [b for b, w in zip(buffers, wanted[LEADING:], strict=False) if w]
     request = _request(a, frozenset(needs))
-    inputs = (a.query, a.key, a.value, a.sink, *a.tensors[: len(buffers)])
+    inputs = (*_inputs(a), *a.tensors[: len(buffers)])
     with torch.no_grad():
-        results = Results.natural(out, lse, grad_out, grad_lse)
-        found = gradients(request, inputs, results, wanted[: len(inputs)])
+        backend = backend_for(request, _inputs(a), True)
+        results = Results(out, lse / backend.lse_unit, grad_out, grad_lse)
+        found = backend.gradients(request, inputs, results, wanted[: len(inputs)])
     return [g for g in found if g is not None]
 
 
@@ -272,7 +279,7 @@ def _differentiate(
     results = (grad_out, grad_lse, out, lse)
     grads = differentiate(attention_backward, results, a, Arguments(*ctx.needs_input_grad))
     # torch takes an empty list of numbers for one of tensors, and wants no None for it
-    empty: dict[str, list[int]] = {n: [] for n in ("ints", "made_for") if not getattr(a, n)}
+    empty: dict[str, list[int]] = {n: [] for n in ("ints", "made_for", "tile") if not getattr(a, n)}
     return tuple(grads._replace(**empty))
 
 

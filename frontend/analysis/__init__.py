@@ -10,5 +10,6 @@
     shifts              masks that are the same all along the diagonal
     linear              affine forms in the score, linear forms in an index
     facts               what softmax and kernels can make of a mod, each with its proof obligation
+    peeling             a score mod as a factor and terms around what is left for each score
     in_words            the facts as text for people
 """

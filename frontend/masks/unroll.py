@@ -36,10 +36,10 @@ def _joined(node: Node, args: tuple[Node, ...]) -> Node:
     if node.op not in _JOINS or not args[0].length:
         return with_args(node, args)
     join = functools.partial(apply, _JOINS[node.op])
-    return functools.reduce(join, [_element(args[0], i) for i in range(args[0].length)])
+    return functools.reduce(join, [element(args[0], i) for i in range(args[0].length)])
 
 
-def _element(vector: Node, place: int) -> Node:
+def element(vector: Node, place: int) -> Node:
     """Return one element of a vector."""
     done: dict[Node, Node] = {}
     for node in topological(vector):

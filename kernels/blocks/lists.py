@@ -24,7 +24,7 @@ class TileLists:
 
     Attributes:
         begins: int32 ``(classes * lines * 2 + 1,)``.
-        tiles: int32 ``(visits,)``.
+        tiles: int32 ``(visits + 1,)``; of the last one nothing but that it is there is meant.
         counts: int64 ``(classes, lines)``: visits of each line.
     """
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import torch
@@ -41,7 +41,6 @@ from flexfa4.primitives.tile_walk import (
 
 ORDER_PARAMETERS: Final = tuple(Int32(name) for name in NUMBERS)
 """The parameters that say in which order items are worked on: `Sections.numbers` of a call."""
-
 
 # Visits for each tile that is not empty, from which on lists are better.
 _MOST_VISITS: Final = 1.05
@@ -253,7 +252,7 @@ class _Chooser:
         direction = direction_of(visits)
         by_table = direction == "neither"
         classes = len(self.blocks.classes) > 1 and (plan.source == "listed" or by_table)
-        plan = WalkPlan(plan.source, plan.shape, plan.interval, plan.sampling, classes, by_table)
+        plan = replace(plan, classes=classes, order_table=by_table)
         if classes:
             values += self._class_values()
         if by_table:

@@ -25,6 +25,7 @@ import torch
 from flexfa4.frontend.ir import Node, topological
 
 PACKAGE: Final = "nvidia-cutlass-dsl"
+RELEASE: Final = "4.8.1"
 SOURCES: Final = ("frontend", "primitives", "kernels")
 _ROOT: Final = Path(__file__).resolve().parent.parent.parent
 
@@ -95,11 +96,14 @@ def _name(value: Any) -> str:
 
 @functools.cache
 def compiler_release() -> str:
-    """Return the release of CuTe-DSL that is installed; empty where none is."""
+    """Return the release of CuTe-DSL that is installed, or else the one that kernels are made for.
+
+    So a machine without it finds kernels that were compiled elsewhere.
+    """
     try:
         return importlib.metadata.version(PACKAGE)
     except importlib.metadata.PackageNotFoundError:
-        return ""
+        return RELEASE
 
 
 @functools.cache

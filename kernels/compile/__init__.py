@@ -9,6 +9,7 @@
     traced            what CuTe-DSL traced: the launch, the tensor maps of its parameters
     cute              one compilation by CuTe-DSL, without a GPU and without its settings
     compiler          `compile_kernel`: compile, check, and say what went wrong
+    errors            the texts for that
 
 Only `cute` and `compiler` load cutlass.  A kernel that comes from a cache, or from a file,
 is launched without it.

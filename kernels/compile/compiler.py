@@ -18,6 +18,7 @@ when the first kernel is compiled.
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -111,6 +112,18 @@ def compile_kernel(
     )
 
 
+def require_cute(arch: str) -> None:
+    """Load CuTe-DSL; before modules of kernels are imported, whose first line is that import.
+
+    Raises:
+        MissingCompilerPackageError: it is not installed.
+    """
+    try:
+        importlib.import_module("flexfa4.kernels.compile.cute")
+    except ImportError as error:
+        raise MissingCompilerPackageError(arch=arch, reason=error) from error
+
+
 def _spills(compilation: Compilation) -> int:
     """Return the bytes that ptxas said a thread spills, stores and loads together."""
     said = _SPILLS.search(compilation.report)
@@ -134,10 +147,9 @@ def _compiled(
     ptxas_options: str,
 ) -> Compilation:
     """Compile, and make one error of ours of whatever goes wrong."""
-    try:
-        from flexfa4.kernels.compile.cute import compile_with_cute, example_of
-    except ImportError as error:
-        raise MissingCompilerPackageError(arch=arch, reason=error) from error
+    require_cute(arch)
+    from flexfa4.kernels.compile.cute import compile_with_cute, example_of
+
     try:
         arguments = example_of(signature) if example is None else example
         return compile_with_cute(jit, arguments, arch, ptxas_options)

@@ -6,13 +6,15 @@ so that the plan of a kernel says all about it; then they are as before.  One co
 time.
 
 What this module deliberately does not do: check what came out, or word what went wrong
-(`flexfa4.kernels.compile.compiler`).  It loads cutlass and is imported by nobody else.
+(`flexfa4.kernels.compile.compiler`).  It loads cutlass, so it is imported inside of functions only,
+behind `require_cute`.
 """
 
 from __future__ import annotations
 
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from typing import Any, Final
 
 import cutlass
 from cutlass import cute
+from cutlass.base_dsl.ast_helpers import DSLOptimizationWarning
 from cutlass.base_dsl.compiler import (
     DumpDir,
     ExtraCompilerOpts,
@@ -119,9 +122,11 @@ def compile_with_cute(
             RemarkOutput(str(remarks)),
             PtxasOptions(f"-v {ptxas_options}".strip()),
         ]
-        compiled = cute.compile[tuple(options)](
-            jit, *example, no_jit_engine=True, trace_finalize_hooks=trace.note
-        )
+        with warnings.catch_warnings():  # of loops that are unrolled as they are meant to be
+            warnings.simplefilter("ignore", DSLOptimizationWarning)
+            compiled = cute.compile[tuple(options)](
+                jit, *example, no_jit_engine=True, trace_finalize_hooks=trace.note
+            )
         ptx, cubin, lowered = compiled.__ptx__, compiled.__cubin__, compiled.ir_module
         report = remarks.read_text(encoding="utf-8") if remarks.exists() else ""
         if not isinstance(ptx, str) or not isinstance(cubin, bytes) or lowered is None:

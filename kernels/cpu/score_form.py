@@ -19,24 +19,15 @@ names them, and a call for which they are not proved finite uses the unfolded fo
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from flexfa4.frontend import ops
-from flexfa4.frontend.analysis.facts import inner_scale
-from flexfa4.frontend.ir import (
-    F32,
-    Node,
-    const,
-    input_,
-    substitute,
-    with_args,
-)
+from flexfa4.frontend.analysis.peeling import fold_inner, peeled, product
+from flexfa4.frontend.ir import F32, Node, const, input_
 from flexfa4.frontend.rewriting.rules import simplify
 
 _SCORE = input_("score")
-_ONE, _MINUS_ONE, _ZERO = const(1.0, F32), const(-1.0, F32), const(0.0, F32)
+_ONE, _ZERO = const(1.0, F32), const(0.0, F32)
 
 
 @dataclass(frozen=True)
@@ -87,7 +78,7 @@ def score_form(root: Node, *, fold: bool = True) -> ScoreForm:
     core, outer, terms = peeled(root)
     inner = None
     if "score" not in core.depends:  # the mod ignores the score
-        terms = (*terms, _product(outer, core))
+        terms = (*terms, product(outer, core))
         core, outer = _SCORE, _ZERO
     elif core is not _SCORE:
         inner, core = fold_inner(core)
@@ -107,79 +98,6 @@ def _unless(node: Node, neutral: Node) -> Node | None:
 
 def _sum(a: Node, b: Node) -> Node:
     return b if a is _ZERO else a if b is _ZERO else ops.apply("add", a, b)
-
-
-def _row_factor(node: Node) -> bool:
-    """Whether a node is one number for each row."""
-    return not node.depends & {"score", "kv"}
-
-
-# One step from the root towards the score: `root = factor * inside + term`, or None.
-_Step = tuple[Node, Node, Node]
-
-
-def _peel_sum(a: Node, b: Node) -> _Step | None:
-    if "score" not in b.depends:
-        return _ONE, b, a
-    return (_ONE, a, b) if "score" not in a.depends else None
-
-
-def _peel_difference(a: Node, b: Node) -> _Step | None:
-    if "score" not in b.depends:
-        return _ONE, ops.apply("neg", b), a
-    return (_MINUS_ONE, a, b) if "score" not in a.depends else None
-
-
-def _peel_product(a: Node, b: Node) -> _Step | None:
-    if _row_factor(b):
-        return b, _ZERO, a
-    return (a, _ZERO, b) if _row_factor(a) else None
-
-
-def _peel_quotient(a: Node, b: Node) -> _Step | None:
-    return (ops.apply("div", _ONE, b), _ZERO, a) if _row_factor(b) else None
-
-
-_PEEL: Final[dict[str, Callable[..., _Step | None]]] = {
-    "neg": lambda a: (_MINUS_ONE, _ZERO, a),
-    "add": _peel_sum,
-    "sub": _peel_difference,
-    "mul": _peel_product,
-    "div": _peel_quotient,
-}
-
-
-def peeled(root: Node) -> tuple[Node, Node, tuple[Node, ...]]:
-    """Return (core, outer, terms) with ``root = outer * core + sum(terms)``.
-
-    The terms are those that the mod adds one after the other; what it adds up first is one term.
-    """
-    core, outer, terms = root, _ONE, list[Node]()
-    while core is not _SCORE and "score" in core.depends and core.op in _PEEL:
-        step = _PEEL[core.op](*core.args)
-        if step is None:
-            break
-        factor, term, core = step
-        if term is not _ZERO:
-            terms.append(_product(outer, term))
-        outer = _product(outer, factor)
-    return core, outer, tuple(terms)
-
-
-def _product(a: Node, b: Node) -> Node:
-    if _ZERO in (a, b):
-        return _ZERO
-    return b if a is _ONE else a if b is _ONE else ops.apply("mul", a, b)
-
-
-def fold_inner(core: Node) -> tuple[Node | None, Node]:
-    """Take the row factor that every use of the score applies to it out of `core`."""
-    found = inner_scale(core)
-    if found is None:
-        return None, core
-    return found.scale, substitute(
-        core, lambda node, args: _SCORE if node is found.node else with_args(node, args)
-    )
 
 
 def _factors(bias: Node) -> tuple[Node, Node] | None:

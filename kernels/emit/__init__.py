@@ -10,12 +10,14 @@ places of its tiles; what it gets is code that computes the value.  Nothing is p
     program     a score mod split around the matrix product, a mask; what the kernel does when
     structure   what values vary with, in what order they are computed, what follows from what
     places      rows and columns that a thread holds
+    cost        instructions for each score, for performance models
     builders    single instructions, by type
     table       one row for each row of the frontend's ops table: how it becomes instructions
     loads       reads of captured tensors
     evaluator   values at rows and columns of a tile, each computed once where it varies least
     sites       what a kernel calls: a score mod, a mask
 
-Those before `builders` are plain Python that a warm launch may import; the others need CuTe-DSL.
-Decides neither tile shapes nor which blocks are visited, and never names a variant.
+Those before `builders` are plain Python that a warm launch may import, and so is `errors`, with the
+texts for what kernels have no code for; the others need CuTe-DSL.  Decides neither tile shapes nor
+which blocks are visited, and never names a variant.
 """

@@ -151,10 +151,6 @@ class Frame(TraceTime):
             made._last = arith.subi(arith.subi(length, constant(kind, 1)), made._origin)
         return made
 
-    def nested(self) -> Frame:
-        """Return a frame for code that runs under a condition: its values stay there."""
-        return self._inner()
-
     def axes(self, node: Node) -> frozenset[str]:
         """Return which of ``row`` and ``column`` a value varies with."""
         return self._structure.axes(node)

@@ -43,6 +43,7 @@ from typing import Final
 
 from flexfa4.frontend.analysis.bounds import Domain, Leaf, bound
 from flexfa4.frontend.analysis.linear import slope
+from flexfa4.frontend.analysis.peeling import fold_inner, peeled
 from flexfa4.frontend.ir import (
     BOOL,
     F32,
@@ -57,7 +58,6 @@ from flexfa4.frontend.ir import (
 from flexfa4.frontend.ops import OPS, apply
 from flexfa4.frontend.pipeline import any_call
 from flexfa4.frontend.rewriting.rules import simplify
-from flexfa4.kernels.cpu.score_form import fold_inner, peeled
 from flexfa4.kernels.emit.access import constant_slope
 from flexfa4.kernels.emit.errors import KernelLimitError
 

@@ -72,10 +72,6 @@ class ScoreSite(TraceTime):
         made._frame.issue_loads(*self.program.nodes())
         return made
 
-    def nested(self) -> ScoreSite:
-        """Return the site for code under a condition of its own."""
-        return self._at(self._frame.nested())
-
     def factor(self, row: int) -> Float32:
         """Return the factor of a row in base 2: positive."""
         return Float32(self._raw_factor(row))
@@ -234,10 +230,6 @@ class MaskSite(TraceTime):
         made = self._at(self._frame.at_tile(origin, tail))
         made._frame.issue_loads(self.program.root)
         return made
-
-    def nested(self) -> MaskSite:
-        """Return the site for code under a condition of its own."""
-        return self._at(self._frame.nested())
 
     def visible(self, row: int, column: int, also: Boolean | None = None) -> Boolean:
         """Return whether the mask shows a score.

@@ -29,7 +29,6 @@ NEEDED: Final = (12, 0)  # the release of CUDA whose driver first has all of the
 
 SUCCESS: Final = 0
 OUT_OF_MEMORY: Final = 2
-INVALID_CONTEXT: Final = 201
 # machine code that this driver, or this device, does not know
 UNKNOWN_CODE: Final = (200, 209, 218, 222, 223)
 

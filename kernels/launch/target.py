@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -70,8 +70,8 @@ def target_of(device: torch.device) -> Target | None:
 
 @functools.lru_cache(maxsize=64)
 def _gpu(device: torch.device) -> Target | None:
-    if torch.version.cuda is None:  # torch calls GPUs of AMD "cuda", too
+    version: Any = torch.version
+    if version.hip is not None:  # torch calls GPUs of AMD "cuda", too
         return None
     found = torch.cuda.get_device_properties(device)
-    number = torch.cuda.current_device() if device.index is None else device.index
-    return Target(number, (found.major, found.minor), found.multi_processor_count, found.name)
+    return Target(device.index, (found.major, found.minor), found.multi_processor_count, found.name)

@@ -9,6 +9,7 @@ from flexfa4.kernels.compile.compiled_kernel import CompiledKernel
 from flexfa4.kernels.emit.program import ScoreProgram, Term
 from flexfa4.kernels.sm90.forward.plan import ForwardPlan
 from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY
+from flexfa4.kernels.sm90.model import described
 
 Row = tuple[str, str]
 
@@ -40,6 +41,7 @@ def describe_plan(plan: ForwardPlan) -> list[Row]:
         ("masked tiles", _masked(plan)),
         *describe_score(plan.score),
         ("shared memory", f"{storage.bytes} bytes of {SHARED_MEMORY}"),
+        *described(plan),
         ("inputs", _INPUTS),
         ("gradients", _GRADIENTS),
     ]

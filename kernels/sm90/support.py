@@ -13,7 +13,7 @@ import torch
 from flexfa4.kernels.launch.target import Target
 from flexfa4.kernels.refusal import Refusal
 from flexfa4.kernels.sm90.forward.call import ELEMENTS
-from flexfa4.kernels.sm90.tuning import FORWARD
+from flexfa4.kernels.sm90.tuning import HEAD_DIM_STEP, MOST_HEAD_DIM, serves
 
 CAPABILITY: Final = (9, 0)
 """The compute capability that the kernels are for."""
@@ -50,10 +50,10 @@ def refused_tensors(dtype: torch.dtype, head_dims: tuple[int, int]) -> Refusal |
             " and ".join(map(_name, ELEMENTS)),
             "query, key, value = (x.bfloat16() for x in (query, key, value))",
         )
-    if head_dims not in FORWARD:
+    if not serves(head_dims):
         return Refusal(
             f"head dimensions {head_dims[0]} of query and key, {head_dims[1]} of value",
-            ", ".join(f"{d} and {dv}" for d, dv in FORWARD),
+            f"multiples of {HEAD_DIM_STEP} up to {MOST_HEAD_DIM}",
             _padded(head_dims),
         )
     return None
@@ -61,10 +61,9 @@ def refused_tensors(dtype: torch.dtype, head_dims: tuple[int, int]) -> Refusal |
 
 def _padded(head_dims: tuple[int, int]) -> str:
     """Return how other head dimensions are made of some that the kernels have."""
-    larger = [dims for dims in FORWARD if dims[0] >= head_dims[0] and dims[1] >= head_dims[1]]
-    if not larger:
-        return "heads of at most {} and {}".format(*max(FORWARD, key=sum))
-    d, dv = (new - old for new, old in zip(min(larger, key=sum), head_dims, strict=True))
+    if max(head_dims) > MOST_HEAD_DIM:
+        return f"heads of at most {MOST_HEAD_DIM}"
+    d, dv = (-dim % HEAD_DIM_STEP for dim in head_dims)
     parts = []
     if d:
         parts.append(f"query and key from torch.nn.functional.pad(x, (0, {d})),")

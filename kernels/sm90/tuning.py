@@ -1,14 +1,22 @@
-"""Which tiling a call of the Hopper kernels gets: a table of what was measured on an H200."""
+"""Which tiling a call of the Hopper kernels gets.
+
+What was measured on an H200 is a table; other head dims get the tiling that the performance model
+(`model`) finds fastest among those that fit shared memory and registers.
+"""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Final
 
+from flexfa4.kernels.blocks.walk import WalkPlan
 from flexfa4.kernels.refusal import Refusal
 from flexfa4.kernels.request import ANY_TILE, Tile
-from flexfa4.kernels.sm90.forward.plan import WARPGROUP_ROWS, Tiling
+from flexfa4.kernels.sm90.forward.plan import WARPGROUP_ROWS, ForwardPlan, Tiling
 from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY, plan_storage
+from flexfa4.kernels.sm90.model import cycles_per_score
+from flexfa4.primitives.tile_walk import TileShape
 
 FORWARD: Final = {
     (64, 64): Tiling(3, 128),
@@ -18,22 +26,75 @@ FORWARD: Final = {
     (192, 128): Tiling(2, 96),
     (256, 256): Tiling(2, 80),
 }
-"""Head dims of q and v, and the tiling of their forward kernel."""
+"""Head dims of q and v that were measured, and the tiling of their forward kernel."""
 
+HEAD_DIM_STEP: Final = 16
+"""Head dims are multiples of the depth of a WGMMA, whose 32 bytes are the narrowest swizzle."""
+
+MOST_HEAD_DIM: Final = 256
+"""Columns of the widest WGMMA: the output is one accumulator."""
+
+_ALIKE: Final = 1.01
 _WARPGROUPS: Final = (1, 2, 3)
+_KEYS: Final = range(16, 128 + 1, 16)  # of tilings that are chosen: more keys waste masked scores
+_STAGES: Final = 2
+
+_ACCUMULATORS: Final = {1: 200, 2: 188, 3: 128}
+"""Registers of a consumer thread that may hold scores, probabilities and output, by warpgroups.  The
+rest is taken by addresses, rows' state, and mods: with more, ptxas spills some of them."""
+
+
+def serves(head_dims: tuple[int, int]) -> bool:
+    """Return whether there are kernels for head dims of q and v."""
+    return all(not d % HEAD_DIM_STEP and 0 < d <= MOST_HEAD_DIM for d in head_dims)
 
 
 def tiling_for(head_dims: tuple[int, int], tile: Tile) -> Tiling | Refusal:
     """Return the tiling of a call, or why there is none.
 
     Args:
-        head_dims: a key of `FORWARD`.
+        head_dims: of q and v, that there are kernels for.
         tile: what the user chose.
     """
-    usual = FORWARD[head_dims]
+    usual = usual_tiling(head_dims)
     if tile == ANY_TILE:
         return usual
     return _chosen(head_dims, usual, tile)
+
+
+def usual_tiling(head_dims: tuple[int, int]) -> Tiling:
+    """Return the tiling that is taken where none is chosen."""
+    measured = FORWARD.get(head_dims)
+    return fastest(head_dims) if measured is None else measured
+
+
+@functools.lru_cache(maxsize=256)
+def fastest(head_dims: tuple[int, int]) -> Tiling:
+    """Return the tiling that the model finds fastest, for long rows without mod and mask.
+
+    Of those that it cannot tell apart, the one with the largest tile: it has the fewest barriers.
+    """
+    found = {t: cycles_per_score(_plan(head_dims, t)) for t in feasible(head_dims)}
+    least = min(found.values())
+    alike = [tiling for tiling, cycles in found.items() if cycles <= _ALIKE * least]
+    return max(alike, key=lambda tiling: tiling.rows * tiling.keys)
+
+
+def feasible(head_dims: tuple[int, int]) -> Iterator[Tiling]:
+    """Yield the tilings that fit shared memory and registers: some, for dims that are served."""
+    for warpgroups in _WARPGROUPS:
+        for keys in _KEYS:
+            # fp32 scores, bf16 probabilities of the tile before, fp32 output
+            registers = keys // 2 + keys // 4 + head_dims[1] // 2
+            rows = warpgroups * WARPGROUP_ROWS
+            nbytes = plan_storage(rows, keys, head_dims, _STAGES).bytes
+            if registers <= _ACCUMULATORS[warpgroups] and nbytes <= SHARED_MEMORY:
+                yield Tiling(warpgroups, keys, _STAGES)
+
+
+def _plan(head_dims: tuple[int, int], tiling: Tiling) -> ForwardPlan:
+    shape = TileShape(tiling.rows, tiling.keys)
+    return ForwardPlan("bf16", head_dims, tiling, WalkPlan("dense", shape))
 
 
 @functools.lru_cache(maxsize=64)
@@ -43,10 +104,10 @@ def _chosen(head_dims: tuple[int, int], usual: Tiling, tile: Tile) -> Tiling | R
     stages = usual.stages if tile.stages is None else tile.stages
     shown = f"a tile of {rows} queries by {keys} keys in {stages} stages"
     allowed = [WARPGROUP_ROWS * n for n in _WARPGROUPS]
-    if rows not in allowed or keys % 8 or not 8 <= keys <= 256 or stages < 1:
+    if rows not in allowed or keys % 16 or not 16 <= keys <= 256 or stages < 1:
         return Refusal(
             shown,
-            f"{', '.join(map(str, allowed))} queries; a multiple of 8 up to 256 keys",
+            f"{', '.join(map(str, allowed))} queries; a multiple of 16 up to 256 keys",
             f"options=flexfa4.Options(tile=({usual.rows}, {usual.keys}))",
         )
     nbytes = plan_storage(rows, keys, head_dims, stages).bytes

@@ -234,8 +234,8 @@ class Template:
             assert given is not None
             if what != "score":
                 at = _pointers(graph, known, len(values))
-                pairs_of = zip(at, given.tensors, strict=True)
-                self._empty += [place for place, tensor in pairs_of if not tensor.numel()]
+                placed = zip(at, given.tensors, strict=True)
+                self._empty += [place for place, tensor in placed if not tensor.numel()]
             values += capture_values(given, known, 0)
         self._values = values
         own_tensors = [t for t in call.walk.values if isinstance(t, torch.Tensor)]

@@ -16,7 +16,7 @@ from cutlass import Boolean, Float32, Int32, cute
 from flexfa4.kernels.sm90.forward.load import Rings
 from flexfa4.kernels.sm90.forward.parameters import Parameters
 from flexfa4.kernels.sm90.forward.scores import ROWS, ItemScores, TileScores
-from flexfa4.kernels.sm90.forward.storage import Storage
+from flexfa4.kernels.sm90.forward.storage import ELEMENT, Storage
 from flexfa4.primitives import wgmma
 from flexfa4.primitives.pipeline import Position
 from flexfa4.primitives.row_softmax import RowSoftmax, rescale_rows
@@ -121,12 +121,20 @@ class Consumer:
             self._issue_next(at, at_next, goes_on)
             self.turns.pass_on(self.warpgroup)
             wgmma.wait(1)
+            if cutlass.const_expr(self.storage.out_takes_place_of_q):
+                self._wait_at_the_end(goes_on)
         else:
             self.turns.pass_on(self.warpgroup)
             wgmma.wait(0)
         self._release(self.rings.v, kv_at)
         if cutlass.const_expr(not self.storage.out_takes_place_of_q):
             self._release(self.rings.q, q_at)
+
+    @cute.jit
+    def _wait_at_the_end(self, goes_on: Boolean) -> None:
+        """Wait for products that are of the last item's Q, before the output takes its place."""
+        if not goes_on:
+            wgmma.wait(0)
 
     @cute.jit
     def settle(
@@ -231,7 +239,7 @@ class Consumer:
 
     @cute.jit
     def _release(self, ring: Any, at: Position) -> None:
-        if self.thread % 32 == 0:
+        if self.thread % wgmma.WARP == 0:
             ring.release(at)
 
 
@@ -252,10 +260,10 @@ def make_operands(
     q, k, v = storage.q, storage.k, storage.v
     scores = wgmma.product(dtype, k.rows, b_is_transposed=False, a_in_registers=False)
     values = wgmma.product(dtype, v.columns, b_is_transposed=True, a_in_registers=True)
-    q_tile = wgmma.tile(base + storage.q_at // 2, q.rows, q.columns, q.stages, q.swizzle)
+    q_tile = wgmma.tile(base + storage.q_at // ELEMENT, q.rows, q.columns, q.stages, q.swizzle)
     q_rows = cute.local_tile(q_tile, (wgmma.ROWS, q.columns, q.stages), (warpgroup, 0, 0))
-    k_tile = wgmma.tile(base + storage.k_at // 2, k.rows, k.columns, k.stages, k.swizzle)
-    v_tile = wgmma.tile(base + storage.v_at // 2, v.rows, v.columns, v.stages, v.swizzle)
+    k_tile = wgmma.tile(base + storage.k_at // ELEMENT, k.rows, k.columns, k.stages, k.swizzle)
+    v_tile = wgmma.tile(base + storage.v_at // ELEMENT, v.rows, v.columns, v.stages, v.swizzle)
     of_scores, of_values = scores.get_slice(thread), values.get_slice(thread)
     accumulated = cute.make_rmem_tensor(scores.partition_shape_C((wgmma.ROWS, k.rows)), Float32)
     return Operands(

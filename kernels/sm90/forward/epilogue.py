@@ -15,7 +15,7 @@ from cutlass.cute.nvgpu import warp
 
 from flexfa4.kernels.sm90.forward.parameters import Parameters
 from flexfa4.kernels.sm90.forward.scores import ROWS, ItemScores
-from flexfa4.kernels.sm90.forward.storage import Storage
+from flexfa4.kernels.sm90.forward.storage import ELEMENT, Storage
 from flexfa4.primitives import tma, wgmma
 from flexfa4.primitives.pipeline import Position, Ring
 from flexfa4.primitives.scheduler import Item
@@ -51,16 +51,16 @@ class Epilogue:
         self._to_shared(product, out, start)
         cute.arch.fence_proxy("async.shared", space="cta")
         self._sync()
-        if self.thread < 32:
+        if self.thread < wgmma.WARP:
             with cute.arch.elect_one():
                 self._store(item, start)
 
     def _start(self, q_at: Position) -> cute.Pointer:
-        start = self.base + self.storage.out_at // 2
+        start = self.base + self.storage.out_at // ELEMENT
         if not self.storage.out_takes_place_of_q:
             return start
         q = self.storage.q
-        return start + cute.assume(q_at.stage * (q.bytes // 2), divby=q.bytes // 2)
+        return start + cute.assume(q_at.stage * q.elements, divby=q.elements)
 
     def _store(self, item: Item, start: cute.Pointer) -> None:
         shape, tile = self.storage.out, self.parameters.plan.walk.shape
@@ -75,20 +75,20 @@ class Epilogue:
     @cute.jit
     def release_q(self, ring: Ring, at: Position) -> None:
         """Give the place of Q back, where the output took it, once the output has left it."""
-        if self.thread < 32:
+        if self.thread < wgmma.WARP:
             cute.arch.cp_async_bulk_wait_group(0, read=True)
-        if self.thread % 32 == 0:
+        if self.thread % wgmma.WARP == 0:
             ring.release(at)
 
     @cute.jit
     def finish(self) -> None:
         """Wait until the last output has been read from shared memory; before the block ends."""
-        if self.thread < 32:
+        if self.thread < wgmma.WARP:
             cute.arch.cp_async_bulk_wait_group(0, read=True)
 
     @cute.jit
     def _wait_for_the_last_store(self) -> None:
-        if self.thread < 32:
+        if self.thread < wgmma.WARP:
             cute.arch.cp_async_bulk_wait_group(0, read=True)
         self._sync()
 

@@ -25,8 +25,7 @@ from flexfa4.primitives.scheduler import Item
 from flexfa4.primitives.tile_walk import AtLeastOne, Visits
 from flexfa4.primitives.turns import Turns
 
-_WARP: Final = 32
-_WARPS: Final = wgmma.THREADS // _WARP  # of a warpgroup
+_WARPS: Final = wgmma.THREADS // wgmma.WARP  # of a warpgroup
 _TURNS: Final = 1  # named barriers; 0 is that of the block
 _EPILOGUE: Final = 4
 
@@ -63,7 +62,7 @@ class ForwardKernel:
         rings = self._rings(base)
         numbers = self._numbers(base)
         thread, _, _ = cute.arch.thread_idx()
-        warp = cute.arch.make_warp_uniform(thread // _WARP)
+        warp = cute.arch.make_warp_uniform(thread // wgmma.WARP)
         if warp == 0:
             with cute.arch.elect_one():
                 self._initialise(rings, numbers)

@@ -13,7 +13,7 @@ import cutlass
 from cutlass import Int32, cute
 
 from flexfa4.kernels.sm90.forward.parameters import Parameters
-from flexfa4.kernels.sm90.forward.storage import Storage, TileShape
+from flexfa4.kernels.sm90.forward.storage import ELEMENT, Storage, TileShape
 from flexfa4.primitives import tma
 from flexfa4.primitives.pipeline import Position, Ring
 from flexfa4.primitives.scheduler import Item
@@ -66,8 +66,8 @@ class Producer:
                 tma.load(
                     tma.address(self.parameters.maps.q),
                     self.base
-                    + (self.storage.q_at // 2 + slab * q.rows * q.slab)
-                    + at.stage * (q.bytes // 2),
+                    + (self.storage.q_at // ELEMENT + slab * q.rows * q.slab)
+                    + at.stage * q.elements,
                     ring.full(at),
                     (slab * q.slab, 0, item.q_tile * self._queries, item.head, item.batch),
                 )
@@ -99,7 +99,7 @@ class Producer:
             ring.expect(at)
             tma.load(
                 tma.address(tensor),
-                self.base + (start // 2 + at.stage * (tile.bytes // 2)),
+                self.base + (start // ELEMENT + at.stage * tile.elements),
                 ring.full(at),
                 (0, kv_tile * tile.rows, 0, head, batch),
             )

@@ -40,7 +40,8 @@ class ItemScores(TraceTime):
         self._kv_len = parameters["kv_len"]
         self._column = 2 * (thread % 4)
         group, shape = plan.group, plan.walk.shape
-        first = warpgroup * wgmma.ROWS + thread // 32 * 16 + thread % 32 // 4
+        warp, lane = thread // wgmma.WARP, thread % wgmma.WARP
+        first = warpgroup * wgmma.ROWS + warp * 16 + lane // 4
         rows = [first + 8 * i for i in range(ROWS)]
         self.batch = item.batch
         self.queries = [item.q_tile * shape.queries + row // group for row in rows]

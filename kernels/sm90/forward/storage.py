@@ -15,8 +15,14 @@ SHARED_MEMORY: Final = 227 * 1024
 """Bytes that a block may use on compute capability 9.0 (CUDA C++ Programming Guide, table of
 technical specifications)."""
 
+ELEMENT: Final = 2
+"""Bytes of an element of the tiles: bf16 or fp16."""
+
 NUMBERS_BYTES: Final = 48
-"""Bytes of the ring that passes numbers of work items on (`flexfa4.primitives.dispatch`)."""
+"""Bytes of the ring that passes numbers of work items on (`flexfa4.primitives.dispatch`): for each
+of two stages two mbarriers and a number of 4 bytes; a multiple of 16."""
+
+_Q_STAGES: Final = 2  # at most
 
 
 def swizzle_bytes(row_bytes: int) -> int:
@@ -41,12 +47,12 @@ class TileShape:
     @property
     def swizzle(self) -> int:
         """Width of a slab in bytes."""
-        return swizzle_bytes(2 * self.columns)
+        return swizzle_bytes(ELEMENT * self.columns)
 
     @property
     def slab(self) -> int:
         """Columns of a slab."""
-        return self.swizzle // 2
+        return self.swizzle // ELEMENT
 
     @property
     def slabs(self) -> int:
@@ -56,7 +62,12 @@ class TileShape:
     @property
     def bytes(self) -> int:
         """Bytes of one tile."""
-        return 2 * self.rows * self.columns
+        return ELEMENT * self.elements
+
+    @property
+    def elements(self) -> int:
+        """Elements of one tile."""
+        return self.rows * self.columns
 
 
 @dataclass(frozen=True)
@@ -95,23 +106,39 @@ def plan_storage(rows: int, keys: int, head_dims: tuple[int, int], stages: int) 
     """Return the plan for tiles of `rows` queries by `keys` keys, with `stages` of K and V each.
 
     Q has two stages where there is room, so that the next tile of queries is there when the last
-    one is done with.  The output has room of its own, or else takes the place of Q, which has been
-    read when the output is written.  Tiles have a multiple of 8 rows, so all of them start where
-    swizzles repeat.
+    one is done with.  The output has room of its own, or else takes the place of Q if its slabs are
+    as wide: a warpgroup then writes where its own rows of Q were, which it has read.  Tiles have a
+    multiple of 8 rows, so all of them start where swizzles repeat.  What does not fit in any way is
+    planned all the same: who asks compares its `bytes` with `SHARED_MEMORY`.
     """
     head_dim, head_dim_v = head_dims
     k, v = TileShape(keys, head_dim, stages), TileShape(keys, head_dim_v, stages)
     out = TileShape(rows, head_dim_v)
-    barriers = 32 + 32 * stages + NUMBERS_BYTES
-    for q_stages, own in ((2, out.bytes), (2, 0), (1, out.bytes), (1, 0)):
+    behind = (_ring_bytes(_Q_STAGES), _ring_bytes(stages), _ring_bytes(stages), NUMBERS_BYTES)
+    for q_stages, own in ((_Q_STAGES, out.bytes), (_Q_STAGES, 0), (1, out.bytes), (1, 0)):
         q = TileShape(rows, head_dim, q_stages)
+        if not own and not _lies_within(out, q):
+            continue
         tiles = (q.bytes * q_stages, k.bytes * stages, v.bytes * stages, own)
         q_at, k_at, v_at, out_at, end = itertools.accumulate(tiles, initial=0)
-        if end + barriers <= SHARED_MEMORY:
+        if end + sum(behind) <= SHARED_MEMORY:
             break
+    q_barriers, k_barriers, v_barriers, numbers_at, nbytes = itertools.accumulate(
+        behind, initial=end
+    )
     return Storage(
         q=q, k=k, v=v, out=out,
         q_at=q_at, k_at=k_at, v_at=v_at, out_at=out_at if own else q_at,
-        q_barriers=end, k_barriers=end + 32, v_barriers=end + 32 + 16 * stages,
-        numbers_at=end + 32 + 32 * stages, bytes=end + barriers,
+        q_barriers=q_barriers, k_barriers=k_barriers, v_barriers=v_barriers,
+        numbers_at=numbers_at, bytes=nbytes,
     )  # fmt: skip
+
+
+def _ring_bytes(stages: int) -> int:
+    """Return the bytes of a ring's mbarriers: two for each stage (`primitives.pipeline`)."""
+    return 2 * 8 * stages
+
+
+def _lies_within(out: TileShape, q: TileShape) -> bool:
+    """Return whether each row of the output can take the place of the same row of Q."""
+    return out.slab == q.slab and out.slabs <= q.slabs

@@ -393,3 +393,13 @@ def test_fewer_scores_at_once_change_no_result(mask: Any) -> None:
 def test_a_number_of_scores_that_is_none_is_refused(number: Any) -> None:
     with pytest.raises(flexfa4.errors.ArgumentError, match="scores_at_once"):
         flexfa4.Options(scores_at_once=number)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"tile": 128}, {"tile": (128,)}, {"tile": (128, 0)}, {"tile": (128.0, 64)}, {"stages": 0},
+     {"stages": True}],
+)  # fmt: skip
+def test_a_tile_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(flexfa4.errors.ArgumentError, match=next(iter(wrong))):
+        flexfa4.Options(**wrong)

@@ -47,10 +47,23 @@ def test_every_gpu_is_named_with_its_capability_and_target(monkeypatch: pytest.M
     findings = by_name(doctor.examine())
     hopper, blackwell, ampere = (findings[f"GPU {i}"] for i in range(3))
     assert hopper.found == "product 0, compute capability 9.0"
-    assert "sm_90a are not part of this release" in hopper.note
-    assert "sm_100a are not part of this release" in blackwell.note
-    assert "planned for sm_90a" in ampere.note
-    assert not (hopper.usable or blackwell.usable or ampere.usable)
+    for other in (blackwell, ampere):
+        assert "compute capability 9.0 only" in other.note and other.usable is False
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_a_gpu_with_kernels_is_usable_where_they_can_be_compiled(
+    installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        if name == doctor.COMPILER and not installed:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "4.8.1"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    finding = doctor.describe_gpu("GPU 0", "NVIDIA H200", (9, 0))
+    assert finding.usable is installed
+    assert ('backend="sm90"' if installed else "pip install 'flexfa4[gpu]'") in finding.note
 
 
 def test_the_emulator_needs_a_compiler_and_says_which_there_is_and_where_its_core_is(
@@ -80,7 +93,7 @@ def test_a_missing_package_comes_with_the_way_to_install_it(
 
     monkeypatch.setattr(importlib.metadata, "version", absent)
     findings = by_name(doctor.examine())
-    for name, extra in (("pictures", "plot"), ("CuTe-DSL", "emulate")):
+    for name, extra in (("pictures", "plot"), ("CuTe-DSL", "gpu")):
         finding = findings[name]
         assert finding.usable is False and f"pip install 'flexfa4[{extra}]'" in finding.note
         text = io.StringIO()

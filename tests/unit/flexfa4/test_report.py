@@ -9,10 +9,12 @@ import pytest
 import torch
 
 import flexfa4
-from flexfa4 import create_block_mask, explain
+from flexfa4 import create_block_mask, explain, report
 from flexfa4.errors import ArgumentError, ArityError, TextSyntaxError
+from flexfa4.kernels.compile.errors import MissingCompilerPackageError
 from flexfa4.report import COMPUTED, UNCOUNTED, Explanation, Section
 from flexfa4.variants import Alibi, SlidingWindow, causal
+from tests.compiled_kernels import compiled_kernel
 
 
 def titles(explanation: Explanation) -> list[str]:
@@ -231,3 +233,72 @@ def test_explaining_runs_nothing_and_wrong_input_is_refused() -> None:
         explain("q >= kv", kind="masks")  # type: ignore[arg-type]
     with pytest.raises(TextSyntaxError):
         explain("q >=")
+
+
+# ---- kernels for GPUs ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(plan: Any) -> Any:
+        raise MissingCompilerPackageError(arch="sm_90a", reason="No module named 'cutlass'")
+
+    monkeypatch.setattr(report, "kernel_for", absent)
+
+
+def test_an_architecture_adds_how_its_kernel_runs_the_mod(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "kernel_for", lambda plan: compiled_kernel())
+    found = explain(Alibi(), arch="sm_90a", head_dim=64, heads=8, kv_heads=2)
+    told = rows(found, "on sm_90a")
+    assert "4 query heads" in told["heads"] and "constant step" in told["term along kv"]
+    assert "24 of a producer, 240 of a consumer" in told["registers"]
+    assert "CPU backend" in told["gradients"] and "bytes of" in told["shared memory"]
+    told = rows(explain(causal, arch="sm_90a"), "on sm_90a")
+    assert "closed form" in told["blocks"] and "in the exponent" in told["per score"]
+    assert "on sm_90a" not in titles(explain(causal))
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_without_cute_dsl_the_plan_is_told_all_the_same() -> None:
+    told = rows(explain("score * 2", arch="sm_90a"), "on sm_90a")
+    assert "cutlass" in told["not compiled"] and "tile" in told
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_what_no_kernel_serves_is_told_with_what_serves_it() -> None:
+    table = torch.zeros(8192, 256)
+    for mod, chosen, word in (
+        ("score", {"head_dim": 72}, "head dimensions 72"),
+        ("score", {"dtype": torch.float32}, "float32"),
+        (lambda s, b, h, q, kv: s + (table[q] * table[kv]).sum(-1), {}, "512 elements"),
+    ):
+        told = rows(explain(mod, arch="sm_90a", **chosen), "on sm_90a")
+        assert word in told["no kernel"] and "torch code on the GPU" in told["instead"]
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_a_mask_for_its_own_sizes_is_explained_by_its_block_mask() -> None:
+    ids = torch.arange(100) // 30
+    mask: Any = lambda b, h, q, kv: ids[q] == ids[kv]  # noqa: E731
+    told = rows(explain(mask, arch="sm_90a"), "on sm_90a")
+    assert "size 100" in told["not planned"] and "create_block_mask" in told["not planned"]
+    block_mask = create_block_mask(mask, q_len=100, kv_len=100)
+    assert "tile" in rows(explain(block_mask, arch="sm_90a"), "on sm_90a")
+
+
+def test_an_architecture_without_kernels_is_told_what_serves_it() -> None:
+    table, rows_of = torch.zeros(64, 4, requires_grad=True), torch.zeros(64, 32)
+    told = rows(explain(causal, arch="sm_100a"), "on sm_100a")
+    assert set(told) == {"no kernel", "instead"} and 'backend="flex"' in told["instead"]
+    mod: Any = lambda s, b, h, q, kv: s + (table[q] * table[kv]).sum(-1)  # noqa: E731
+    told = rows(explain(mod, arch="sm_80"), "on sm_80")
+    assert "taken apart" in told["vectors"] and "compared with the size" in told["captured tensors"]
+    assert "8 fp32 copies" in told["gradients"]
+    mod = lambda s, b, h, q, kv: s + (rows_of[q] * rows_of[kv]).sum(-1)  # noqa: E731
+    told = rows(explain(mod, arch="sm_80"), "on sm_80")
+    assert "32 elements" in told["not by torch"] and "torch code on the GPU" in told["instead"]
+
+
+def test_what_is_no_architecture_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="sm_90a"):
+        explain(causal, arch="hopper")

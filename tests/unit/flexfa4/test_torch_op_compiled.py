@@ -383,6 +383,7 @@ def test_captured_parameters_views_and_computed_biases_get_their_gradients(
     assert_equal_to_eager(block, leaves, q, k, v, dynamic=dynamic)
 
 
+@pytest.mark.cxx
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # where inductor is imported
 def test_inductor_gives_the_same() -> None:
     q, k, v = inputs()

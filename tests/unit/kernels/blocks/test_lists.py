@@ -24,13 +24,13 @@ def tables(draw: st.DrawFn) -> torch.Tensor:
 
 
 def expected(kinds: torch.Tensor) -> tuple[list[int], list[int]]:
-    """Return `begins` and `tiles` by a loop over all tiles."""
+    """Return `begins` and `tiles` by a loop over all tiles; behind the last one there is a 0."""
     begins, tiles = [0], []
     for line in kinds.flatten(0, 1).tolist():
         for kind in (PARTIAL, FULL):
             tiles += [tile for tile in reversed(range(len(line))) if line[tile] == kind]
             begins.append(len(tiles))
-    return begins, tiles
+    return begins, [*tiles, 0]
 
 
 @given(tables(), st.booleans())
@@ -55,7 +55,7 @@ def test_only_full_last_tiles_become_partial(kinds: torch.Tensor) -> None:
 def test_more_tiles_than_can_be_listed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = torch.full((1, 2, 3), FULL, dtype=torch.int8)
     monkeypatch.setattr(limits, "MOST_LISTED", 6)
-    assert listed(BlockRuns.from_kinds(kinds), 30, 10).tiles.tolist() == [2, 1, 0] * 2
+    assert listed(BlockRuns.from_kinds(kinds), 30, 10).tiles.tolist() == [2, 1, 0, 2, 1, 0, 0]
     monkeypatch.setattr(limits, "MOST_LISTED", 5)
     with pytest.raises(ArgumentError):
         listed(BlockRuns.from_kinds(kinds), 30, 10)

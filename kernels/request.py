@@ -1,0 +1,119 @@
+"""What every backend is handed: a call whose arguments have been checked, and its results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import torch
+
+from flexfa4.frontend.binding import BoundGraph
+from flexfa4.frontend.ir import Buffer
+from flexfa4.frontend.masks.structure import MaskBlocks
+from flexfa4.frontend.sizes import Sizes
+
+
+class Tile(NamedTuple):
+    """How a user wants a GPU kernel to cut its work; None is the backend's own choice.
+
+    Attributes:
+        rows: queries of a tile.
+        keys: keys of a tile.
+        stages: tiles of keys that are loaded ahead.
+    """
+
+    rows: int | None = None
+    keys: int | None = None
+    stages: int | None = None
+
+
+ANY_TILE: Final = Tile()
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What changes how a call runs, not what it computes.
+
+    Attributes:
+        backend: a name of `flexfa4.kernels.backends`.
+        scores_at_once: see `flexfa4.kernels.cpu.schedule.SCORES_AT_ONCE`; None is the default.
+        tile: of a GPU kernel.
+    """
+
+    backend: str = "auto"
+    scores_at_once: int | None = None
+    tile: Tile = ANY_TILE
+
+
+DEFAULT: Final = Choices()
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A call, but for the tensors that belong to no mod.
+
+    Attributes:
+        score: the score mod with its captures, or None.
+        blocks: the mask with its blocks, or None.
+        scale: factor of ``q . k``.
+        needs_grad: buffers of the score mod that need gradients.
+        return_lse: the log-sum-exp is wanted.
+        choices: how it runs.
+    """
+
+    score: BoundGraph | None
+    blocks: MaskBlocks | None
+    scale: float
+    needs_grad: frozenset[Buffer]
+    return_lse: bool
+    choices: Choices = DEFAULT
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """What the score mod captures."""
+        return () if self.score is None else self.score.tensors
+
+    def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Request:
+        """Return the request with other captured tensors of the score mod."""
+        if self.score is None or not (tensors or self.score.tensors):
+            return self
+        return replace(self, score=replace(self.score, tensors=tuple(tensors)))
+
+
+class Inputs(NamedTuple):
+    """The tensors of a call.
+
+    Attributes:
+        q: ``(B, Hq, Lq, D)``.
+        k: ``(B or 1, Hkv, Lk, D)``.
+        v: ``(B or 1, Hkv, Lk, Dv)``.
+        sink: ``(Hq,)`` or None.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    sink: torch.Tensor | None
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of the call."""
+        (batch, heads, q_len, _), (_, kv_heads, kv_len, _) = self.q.shape, self.k.shape
+        return Sizes(batch, heads, kv_heads, q_len, kv_len)
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """What a forward pass gave, and the gradients of it that come in, each of which may be None.
+
+    Attributes:
+        out, grad_out: ``(B, Hq, Lq, Dv)``.
+        lse: ``(B, Hq, Lq)``, as the backend's forward pass returned it.
+        grad_lse: the gradient of the natural one.
+    """
+
+    out: torch.Tensor
+    lse: torch.Tensor
+    grad_out: torch.Tensor | None
+    grad_lse: torch.Tensor | None

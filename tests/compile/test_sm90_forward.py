@@ -1,0 +1,176 @@
+"""Every tiling of the Hopper forward kernel compiles as it is meant to; kernels ahead of time."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("cutlass")
+
+import flexfa4
+from flexfa4.ahead_of_time import Call, plan_of
+from flexfa4.errors import ArgumentError
+from flexfa4.kernels.cache.entry import read_entry
+from flexfa4.kernels.compile.cute import Compilation, compile_with_cute, example_of
+from flexfa4.kernels.compile.errors import KernelCompileError
+from flexfa4.kernels.refusal import Refusal
+from flexfa4.kernels.sm90.forward import kernel as kernel_module
+from flexfa4.kernels.sm90.forward.kernel import REGISTERS, ForwardKernel
+from flexfa4.kernels.sm90.forward.plan import ForwardPlan
+from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY
+from flexfa4.kernels.sm90.tuning import FORWARD
+from flexfa4.primitives import wgmma
+
+ARCH = "sm_90a"
+SPILLS = re.compile(r"(\d+) bytes spill (?:stores|loads)")
+WARNINGS = re.compile(r"\(C7\d+\).*|Potential Performance Loss.*")
+
+
+def planned(score_mod: Any = None, block_mask: Any = None, **call: Any) -> ForwardPlan:
+    plan = plan_of(score_mod, block_mask, Call(**call), ARCH)
+    assert not isinstance(plan, Refusal)
+    return plan
+
+
+def compilation(plan: ForwardPlan) -> Compilation:
+    example, maps = example_of(plan.signature), len(plan.maps)
+    arguments = (tuple(example[:maps]), tuple(example[maps:]))
+    return compile_with_cute(ForwardKernel(plan), arguments, ARCH)
+
+
+def complaints(made: Compilation) -> list[str]:
+    """Return what ptxas says of registers that did not suffice and products that have to wait."""
+    spills = [spilled for spilled in SPILLS.findall(made.report) if int(spilled)]
+    assert SPILLS.search(made.report)
+    return spills + WARNINGS.findall(made.report)
+
+
+MASKS = {"none": None, "causal": "q >= kv"}
+MODS = {
+    "none": None,
+    "softcap": "30 * tanh(score / 30)",
+    "by position": "score + 0.5 * (kv - q)",
+}
+
+
+@pytest.mark.parametrize("head_dims", FORWARD, ids=str)
+def test_no_tiling_spills_or_serialises_products(head_dims: tuple[int, int]) -> None:
+    plan = planned(block_mask="q >= kv", head_dim=head_dims, heads=4, kv_heads=1, return_lse=True)
+    assert not complaints(compilation(plan))
+    assert plan.storage.bytes <= SHARED_MEMORY
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("head_dims", "mod", "mask"), [*itertools.product(FORWARD, MODS, MASKS)], ids=str
+)
+def test_no_tiling_spills_with_any_kind_of_mod(
+    head_dims: tuple[int, int], mod: str, mask: str
+) -> None:
+    plan = planned(MODS[mod], MASKS[mask], head_dim=head_dims, sink=True, dtype=torch.float16)
+    assert not complaints(compilation(plan))
+
+
+# Head dims that were not measured: of the tilings that the model chooses, those that hold most
+# registers, and the narrowest and widest ones.
+UNMEASURED = [
+    (16, 16), (48, 48), (80, 80), (112, 112), (176, 176), (192, 192), (224, 128), (16, 256),
+    (256, 144), (256, 16),
+]  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("head_dims", "mod"), [*itertools.product(UNMEASURED, MODS)], ids=str)
+def test_a_tiling_that_the_model_chooses_does_not_spill(
+    head_dims: tuple[int, int], mod: str
+) -> None:
+    assert head_dims not in FORWARD
+    plan = planned(MODS[mod], "q >= kv", head_dim=head_dims, sink=True, return_lse=True)
+    assert not complaints(compilation(plan))
+
+
+def test_products_that_are_not_waited_for_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wgmma, "wait", lambda pending: None)
+    assert complaints(compilation(planned(head_dim=64)))
+
+
+# ---- ahead of time -------------------------------------------------------------------------------
+
+
+def test_a_kernel_is_compiled_without_a_gpu_and_tells_what_it_takes(tmp_path: Path) -> None:
+    made = flexfa4.compile(
+        score_mod="score * 2", block_mask="q >= kv", head_dim=64, folder=tmp_path
+    )
+    assert made.ptx.startswith("//") and ".target sm_90a" in made.ptx
+    assert made.cubin.startswith(b"\x7fELF")
+    tiling = FORWARD[64, 64]
+    assert tuple(made.registers.values()) == REGISTERS[tiling.warpgroups]
+    assert made.spills == 0
+    assert made.smem_bytes == made.plan.storage.bytes
+    assert made.plan.tiling == tiling
+    assert read_entry(made.path.read_bytes()).cubin == made.cubin
+    for words in ("64 queries", "closed form", f"{made.smem_bytes} bytes", "CPU backend"):
+        assert words in str(made)
+
+
+def test_a_folder_serves_a_machine_without_cute_dsl(tmp_path: Path) -> None:
+    call: dict[str, Any] = {
+        "score_mod": "score + 0.25 * (kv - q)", "block_mask": "q >= kv",
+        "head_dim": 64, "heads": 4, "kv_heads": 2,
+    }  # fmt: skip
+    flexfa4.compile(**call, folder=tmp_path)
+    program = f"""
+import importlib.metadata, sys
+sys.modules["cutlass"] = None
+found = importlib.metadata.version
+def version(name):
+    if name == "nvidia-cutlass-dsl":
+        raise importlib.metadata.PackageNotFoundError(name)
+    return found(name)
+importlib.metadata.version = version
+import flexfa4
+made = flexfa4.compile(**{call!r})
+print(len(made.cubin), flexfa4.stats().compiles)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"FLEXFA4_CACHE_DIR": str(tmp_path), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert re.fullmatch(r"\d+ 0\n", done.stdout)
+
+
+def test_the_tensors_of_a_block_mask_say_for_which_call() -> None:
+    ids = torch.arange(200) // 50
+    mask = flexfa4.create_block_mask(lambda b, h, q, kv: ids[q] == ids[kv], q_len=200, kv_len=200)
+    assert planned(None, mask).walk.source == "closed"
+    with pytest.raises(flexfa4.errors.OutOfRangeError, match="8191"):
+        planned(None, mask.mask)
+
+
+def test_a_mod_that_cannot_be_compiled_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise ValueError("nobody knows")
+
+    monkeypatch.setattr(kernel_module, "make_operands", broken)
+    with pytest.raises(KernelCompileError, match=r"score \* 3\.0") as caught:
+        flexfa4.compile(score_mod="score * 3.0", block_mask="q > kv", folder=tmp_path)
+    assert "nobody knows" in str(caught.value) and "kv < q" in str(caught.value)
+    assert not list(tmp_path.rglob("*.kernel"))
+
+
+def test_an_architecture_without_kernels_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="sm_90a"):
+        flexfa4.compile(arch="sm_100a")

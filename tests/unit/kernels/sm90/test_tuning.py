@@ -1,0 +1,99 @@
+"""Tilings: those of the table fit, and a user's choice is taken or refused with its limit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from flexfa4.kernels.blocks.walk import WalkPlan
+from flexfa4.kernels.refusal import Refusal
+from flexfa4.kernels.request import ANY_TILE, Tile
+from flexfa4.kernels.sm90.forward.plan import ForwardPlan, Tiling
+from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY, plan_storage
+from flexfa4.kernels.sm90.model import cycles_per_score
+from flexfa4.kernels.sm90.support import refused_tensors
+from flexfa4.kernels.sm90.tuning import FORWARD, feasible, serves, tiling_for
+from flexfa4.primitives.tile_walk import TileShape
+
+
+@pytest.mark.parametrize("head_dims", FORWARD, ids=str)
+def test_the_tilings_of_the_table_fit_and_are_what_a_call_gets(head_dims: tuple[int, int]) -> None:
+    tiling = FORWARD[head_dims]
+    assert plan_storage(tiling.rows, tiling.keys, head_dims, tiling.stages).bytes <= SHARED_MEMORY
+    assert tiling_for(head_dims, ANY_TILE) == tiling
+    assert tiling_for(head_dims, Tile(tiling.rows, tiling.keys, tiling.stages)) == tiling
+
+
+def test_a_choice_is_taken_and_the_rest_stays_as_usual() -> None:
+    usual = FORWARD[128, 128]
+    assert tiling_for((128, 128), Tile(64, 96)) == Tiling(1, 96, usual.stages)
+    assert tiling_for((128, 128), Tile(stages=1)) == Tiling(usual.warpgroups, usual.keys, 1)
+
+
+@pytest.mark.parametrize(
+    ("tile", "limit"),
+    [
+        (Tile(256, 64), "64, 128, 192 queries"),
+        (Tile(128, 40), "multiple of 16"),
+        (Tile(128, 272), "up to 256 keys"),
+        (Tile(128, 256, 2), f"{SHARED_MEMORY} bytes"),
+    ],
+)
+def test_a_choice_that_there_is_no_kernel_for_is_refused(tile: Tile, limit: str) -> None:
+    found = tiling_for((128, 128), tile)
+    assert isinstance(found, Refusal) and limit in found.allowed
+
+
+# ---- head dims that were not measured ------------------------------------------------------------
+
+EVERY = [(d, dv) for d in range(16, 257, 16) for dv in range(16, 257, 16)]
+
+
+@pytest.mark.parametrize("head_dim", range(16, 257, 16))
+def test_every_multiple_of_16_has_a_tiling_that_fits(head_dim: int) -> None:
+    for head_dims in (dims for dims in EVERY if dims[0] == head_dim):
+        assert serves(head_dims)
+        tiling = tiling_for(head_dims, ANY_TILE)
+        assert isinstance(tiling, Tiling)
+        storage = plan_storage(tiling.rows, tiling.keys, head_dims, tiling.stages)
+        assert storage.bytes <= SHARED_MEMORY
+        # what ptxas has: 160 registers for each of three warpgroups, 240 for each of two
+        held = tiling.keys * 3 // 4 + head_dims[1] // 2
+        assert held <= {1: 220, 2: 200, 3: 136}[tiling.warpgroups]
+        if head_dims not in FORWARD:
+            assert tiling in set(feasible(head_dims))
+
+
+@pytest.mark.parametrize("head_dims", FORWARD, ids=str)
+def test_what_was_measured_to_be_best_is_near_the_best_of_the_model(
+    head_dims: tuple[int, int],
+) -> None:
+    def cycles(tiling: Tiling) -> float:
+        plan = ForwardPlan(
+            "bf16", head_dims, tiling, WalkPlan("dense", TileShape(tiling.rows, tiling.keys))
+        )
+        return cycles_per_score(plan)
+
+    assert cycles(FORWARD[head_dims]) <= 1.02 * min(map(cycles, feasible(head_dims)))
+
+
+@pytest.mark.parametrize("head_dims", [(72, 64), (64, 8), (272, 64), (64, 272), (0, 16)])
+def test_other_head_dims_are_not_served(head_dims: tuple[int, int]) -> None:
+    assert not serves(head_dims)
+
+
+@pytest.mark.parametrize(
+    ("head_dims", "rewrite"),
+    [
+        ((72, 72), "pad(x, (0, 8))"),
+        ((64, 40), "out[..., :40]"),
+        ((300, 64), "heads of at most 256"),
+    ],
+)
+def test_what_is_not_served_is_refused_with_what_would_be(
+    head_dims: tuple[int, int], rewrite: str
+) -> None:
+    refused = refused_tensors(torch.bfloat16, head_dims)
+    assert refused is not None
+    assert "multiples of 16 up to 256" in refused.allowed and rewrite in refused.rewrite
+    assert refused_tensors(torch.bfloat16, (80, 48)) is None

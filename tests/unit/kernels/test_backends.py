@@ -1,0 +1,188 @@
+"""Which backend serves a call, and what is said where the one that was named does not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+import flexfa4
+from flexfa4 import checks
+from flexfa4.kernels import backends
+from flexfa4.kernels.backends import NAMES, BackendWarning, attend, backend_for
+from flexfa4.kernels.compile.errors import MissingCompilerPackageError
+from flexfa4.kernels.cpu.function import CPU
+from flexfa4.kernels.emit.errors import KernelLimitError
+from flexfa4.kernels.errors import UnservedCallError
+from flexfa4.kernels.launch.target import Target, standing_in
+from flexfa4.kernels.refusal import Refusal
+from flexfa4.kernels.request import Choices, Inputs, Request
+from flexfa4.kernels.sm90 import function
+from flexfa4.kernels.sm90.function import Launched
+from tests.compiled_kernels import compiled_kernel
+
+
+class Recorder:
+    """An executor that computes nothing."""
+
+    def __init__(self) -> None:
+        self.launches: list[tuple[Any, ...]] = []
+
+    def load(self, kernel: Any) -> None:
+        pass
+
+    def launch(self, *arguments: Any, **more: Any) -> None:
+        self.launches.append((*arguments, more))
+
+
+@pytest.fixture(autouse=True)
+def no_compiled_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let torch compile nothing here, whatever this machine has."""
+    refusal = Refusal("anything", "nothing", "another backend")
+    monkeypatch.setitem(backends._SERVING, "flex", lambda *_: refusal)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+    """A GPU of compute capability 9.0 whose kernels compute nothing."""
+    monkeypatch.setattr(function, "kernel_for", lambda plan: compiled_kernel())
+    executor = Recorder()
+    with standing_in(Target(executor, (9, 0), 4)):
+        yield executor
+
+
+def drawn(dim: int = 64, dtype: torch.dtype = torch.bfloat16) -> Inputs:
+    q = torch.zeros(1, 2, 70, dim, dtype=dtype)
+    return Inputs(q, q, q, None)
+
+
+def request(backend: str = "sm90") -> Request:
+    return Request(None, None, 0.1, frozenset(), False, Choices(backend))
+
+
+class OnGpu(torch.Tensor):
+    """A tensor of the CPU that says it is on a GPU."""
+
+    device = torch.device("cuda", 0)
+
+
+def on_gpu(inputs: Inputs) -> Inputs:
+    q, k, v = (x.as_subclass(OnGpu) for x in inputs[:3])
+    return inputs._replace(q=q, k=k, v=v)
+
+
+def test_the_names_are_those_that_calls_are_checked_for() -> None:
+    assert checks.BACKENDS == NAMES
+
+
+def test_auto_leaves_tensors_on_the_cpu_to_the_cpu_backend(gpu: Recorder) -> None:
+    assert backend_for(request("auto"), drawn(), False) is CPU
+
+
+def test_auto_takes_the_kernels_on_their_gpus_where_they_serve_the_call(gpu: Recorder) -> None:
+    assert isinstance(backend_for(request("auto"), on_gpu(drawn()), False), Launched)
+    for other in (drawn(72), drawn(dtype=torch.float32)):
+        assert backend_for(request("auto"), on_gpu(other), False) is CPU
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (10, 0)])
+def test_auto_takes_the_cpu_backend_on_other_gpus(capability: tuple[int, int]) -> None:
+    with standing_in(Target(Recorder(), capability, 4)):
+        assert backend_for(request("auto"), on_gpu(drawn()), False) is CPU
+
+
+def test_auto_warns_once_where_only_an_installation_is_lacking(
+    gpu: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(plan: Any) -> Any:
+        raise MissingCompilerPackageError(arch="sm_90a", reason="No module named 'cutlass'")
+
+    monkeypatch.setattr(function, "kernel_for", absent)
+    backends._warn.cache_clear()
+    with pytest.warns(BackendWarning, match="pip install nvidia-cutlass-dsl"):
+        assert backend_for(request("auto"), on_gpu(drawn()), False) is CPU
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert backend_for(request("auto"), on_gpu(drawn(128)), False) is CPU
+    with pytest.raises(MissingCompilerPackageError, match="cutlass"):
+        backend_for(request("sm90"), on_gpu(drawn()), False)
+
+
+# What keeps a call from the kernels -> what the message names: what was found, what is allowed, and
+# what works instead.
+REFUSED: dict[str, tuple[Inputs, tuple[str, ...]]] = {
+    "dtype": (drawn(dtype=torch.float32), ("float32", "bfloat16 and float16", "x.bfloat16()")),
+    "head dimension": (drawn(72), ("72", "multiples of 16", "pad(x, (0, 8))", "scale=72 ** -0.5")),
+    "too large": (drawn(512), ("512", "up to 256", "at most 256")),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_named_backend_says_why_it_does_not_serve_a_call(gpu: Recorder, name: str) -> None:
+    inputs, words = REFUSED[name]
+    with pytest.raises(UnservedCallError) as caught:
+        flexfa4.attention(*inputs[:3], backend="sm90")
+    for word in (*words, 'backend="cpu"'):
+        assert word in str(caught.value)
+    assert not gpu.launches
+
+
+def test_the_advice_for_other_head_dimensions_works(gpu: Recorder) -> None:
+    q = torch.randn(1, 1, 40, 72)
+    padded = torch.nn.functional.pad(q, (0, 8))
+    out = flexfa4.attention(padded, padded, padded, scale=72**-0.5)[..., :72]
+    torch.testing.assert_close(out, flexfa4.attention(q, q, q))
+    low = padded.bfloat16()
+    flexfa4.attention(low, low, low, scale=72**-0.5, backend="sm90")
+    assert len(gpu.launches) == 1
+
+
+def test_tensors_that_are_on_no_such_gpu_are_refused() -> None:
+    with pytest.raises(UnservedCallError, match="tensors on cpu"):
+        flexfa4.attention(*drawn()[:3], backend="sm90")
+    target = Target(Recorder(), (8, 0), 4, "NVIDIA A100")
+    with standing_in(target), pytest.raises(UnservedCallError, match=r"A100.* 8\.0"):
+        flexfa4.attention(*drawn()[:3], backend="sm90")
+
+
+def test_a_mod_that_kernels_have_no_code_for_is_refused(gpu: Recorder) -> None:
+    table = torch.zeros(70, 128)
+    with pytest.raises(KernelLimitError, match=r"128 elements|256 elements"):
+        flexfa4.attention(
+            *drawn()[:3],
+            score_mod=lambda s, b, h, q, kv: s + (table[q] * table[kv]).sum(-1),
+            backend="sm90",
+        )
+
+
+def test_a_tile_that_does_not_fit_is_refused(gpu: Recorder) -> None:
+    for options, word in (
+        (flexfa4.Options(tile=(128, 256), stages=4), "shared memory"),
+        (flexfa4.Options(tile=(100, 64)), "64, 128, 192"),
+        (flexfa4.Options(tile=(128, 72)), "multiple of 16"),
+    ):
+        with pytest.raises(UnservedCallError, match=word):
+            flexfa4.attention(*drawn(128)[:3], backend="sm90", options=options)
+
+
+def test_gradients_come_from_the_cpu_backend() -> None:
+    q, k, v = (torch.randn(1, 2, 30, 16, requires_grad=True) for _ in range(3))
+    inputs = Inputs(q, k, v, None)
+    out, lse = attend(Request(None, None, 0.25, frozenset(), True), inputs)
+    assert lse is not None
+    wanted = torch.autograd.grad(out.sum() + lse.sum(), inputs[:3])
+
+    class Same(function.Nothing):
+        def forward(self, request: Request, inputs: Inputs) -> Any:
+            out, lse = CPU.forward(request, inputs)
+            return out, lse * CPU.lse_unit
+
+    with mock.patch.object(backends, "backend_for", lambda *_: Same()):
+        out, lse = attend(Request(None, None, 0.25, frozenset(), True), inputs)
+    assert lse is not None
+    found = torch.autograd.grad(out.sum() + lse.sum(), inputs[:3])
+    torch.testing.assert_close(found, wanted)
