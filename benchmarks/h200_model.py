@@ -1,8 +1,8 @@
 """The performance model of the Hopper forward beside what was measured on an H200.
 
-    python benchmarks/h200_model.py                                # the table
-    python benchmarks/h200_model.py --write docs/notes/h200.md     # and put it there
-    python benchmarks/h200_model.py --fit                          # constants for kernels.sm90.model
+    python benchmarks/h200_model.py                               # the table
+    python benchmarks/h200_model.py --write docs/notes/h200.md    # and put it there
+    python benchmarks/h200_model.py --fit                         # constants for the model
 
 Needs no GPU: it reads what `benchmarks/h200.py` measured.  The model's four constants are fitted to
 these very measurements, so the last column shows the error of a case when they are fitted to all

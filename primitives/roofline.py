@@ -79,8 +79,8 @@ def overlapped(cycles: Cycles, overlap: float) -> float:
     busiest = max(cycles.values())
     if not busiest or math.isinf(overlap):
         return busiest
-    norm = sum((cycles[name] / busiest) ** overlap for name in EXECUTED if name in cycles)
-    return busiest * max(1.0, norm ** (1 / overlap))
+    norm = math.fsum(math.pow(cycles[name] / busiest, overlap) for name in EXECUTED)
+    return busiest * max(1.0, math.pow(norm, 1 / overlap))
 
 
 def bounds_of(cycles: Cycles) -> list[str]:

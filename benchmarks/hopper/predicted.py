@@ -7,16 +7,17 @@ mask or mod or shape (`base_of`).  Needs no GPU: plans are made for tensors with
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 from hopper.cases import Case, cases
 from hopper.providers import OURS
-from hopper.variants import VARIANTS
+from hopper.variants import VARIANTS, Shape
 
 import flexfa4
 from flexfa4.frontend.masks.structure import MaskBlocks
@@ -28,6 +29,7 @@ from flexfa4.kernels.sm90.forward.plan import ForwardPlan
 from flexfa4.kernels.sm90.function import planned
 
 _CPU: Final = torch.device("cpu")
+_SMALL: Final = Shape(1, 1, 1, 1, 16, 16)
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ def launch_of(name: str) -> Launch:
     sizes = (
         (shape.heads, shape.dim), (shape.kv_heads, shape.dim), (shape.kv_heads, shape.value_dim),
     )  # fmt: skip
-    inputs = Inputs(*(one.expand(shape.batch, h, shape.length, d) for h, d in sizes), None)
+    q, k, v = (one.expand(shape.batch, h, shape.length, d) for h, d in sizes)
+    inputs = Inputs(q, k, v, None)
     score, blocks = _mods(case)
     request = Request(score, blocks, shape.dim**-0.5, frozenset(), False)
     call = planned(request, inputs, False)
@@ -98,18 +101,29 @@ def _mods(case: Case) -> tuple[Any, MaskBlocks | None]:
     return score, mask.blocks_on(_CPU)
 
 
-def base_of(name: str) -> str | None:
-    """Return the case that a case is compared with; None for the first one.
+def base_of(name: str, others: Iterable[str]) -> str | None:
+    """Return which of some cases a case is compared with; None where there is none before it.
 
-    Without a mask, or causal at the same shape; where that is the case itself, the nearest shape.
+    A plain one that comes earlier in the table: of the same shape if there is one, or else of the
+    same head dims; without a mask if the case has none, or else causal.
     """
-    case = cases()[name]
-    if name == "full":
-        return None
-    if case.variant == "causal":
-        full = name.replace("causal", "full")
-        return full if full in cases() else "causal"
-    return "full" if VARIANTS[case.variant].make(case.shape, _CPU).mask is None else "causal"
+    every, available = cases(), set(others)
+    case = every[name]
+    masked = case.variant == "causal" or _is_masked(case.variant)
+
+    def likeness(other: Case) -> tuple[bool, bool, bool]:
+        shape, own = other.shape, case.shape
+        dims = (shape.dim, shape.value_dim) == (own.dim, own.value_dim)
+        return shape == own, dims, other.variant == ("causal" if masked else "full")
+
+    before = itertools.takewhile(lambda other: other.name != name, every.values())
+    plain = [c for c in before if c.name in available and c.variant in ("full", "causal")]
+    return max(plain, key=likeness).name if plain else None
+
+
+@functools.cache
+def _is_masked(variant: str) -> bool:
+    return VARIANTS[variant].make(_SMALL, _CPU).mask is not None
 
 
 def measured_ms(results: dict[str, Any]) -> dict[str, tuple[int, float]]:
@@ -124,11 +138,11 @@ def measured_ms(results: dict[str, Any]) -> dict[str, tuple[int, float]]:
 def comparisons(
     results: dict[str, Any], fitted: model.Fitted = model.FITTED
 ) -> Iterator[Comparison]:
-    """Yield the comparison of each case that was measured in one run with its base."""
+    """Yield the comparison of each case with another one of its run, but for the first of each."""
     times = measured_ms(results)
     for name, (run, ms) in times.items():
-        base = base_of(name)
-        if base is None or base not in times or times[base][0] != run:
+        base = base_of(name, [other for other, (its, _) in times.items() if its == run])
+        if base is None:
             continue
         mine, other = launch_of(name), launch_of(base)
         bound = model.tile_time(mine.plan, masked=False, fitted=fitted).bound

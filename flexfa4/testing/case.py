@@ -89,8 +89,3 @@ class Case:
     def of(cls, score_mod: Any = None, mask: Any = None, *, name: str = "given") -> Case:
         """Return a case of mods that are the same for all sizes."""
         return cls(name, lambda sizes, draw: Mods(score_mod, mask))
-
-    @classmethod
-    def of(cls, score_mod: Any = None, mask: Any = None, *, name: str = "given") -> Case:
-        """Return a case of mods that are the same for all sizes."""
-        return cls(name, lambda sizes, draw: Mods(score_mod, mask))

@@ -126,9 +126,7 @@ _PRECISE: Final = 8
 class _Counter:
     """Counts the instructions of one graph over a fragment, each value once where it is shared."""
 
-    def __init__(
-        self, graph: Graph, known: CapturePlan, fragment: Fragment, *, fast: bool
-    ) -> None:
+    def __init__(self, graph: Graph, known: CapturePlan, fragment: Fragment, *, fast: bool) -> None:
         self._fragment, self._fast = fragment, fast
         self._buffers: dict[object, BufferPlan] = dict(
             zip(graph.buffers, known.buffers, strict=True)

@@ -77,10 +77,7 @@ class FlexBackend:
         results: Results,
         wanted: Sequence[bool],
     ) -> list[torch.Tensor | None]:
-        """Run the forward pass again, and the backward pass of torch.
-
-        An op runs below autograd, which then follows what torch has compiled, and nothing else.
-        """
+        """Run the forward pass again, and the backward pass of torch."""
         taken: list[Any] = [
             None if x is None else _taken(x, differentiable=False).requires_grad_(w)
             for x, w in zip(inputs[:4], wanted, strict=False)
@@ -142,6 +139,7 @@ class FlexBackend:
             assert self.mask is not None
             mask = _values(self.mask, _NOTHING, blocks.values.symbols, made.mask, device)
         with contextlib.ExitStack() as contexts:
+            contexts.enter_context(_outside_ops())
             if not differentiable:
                 contexts.enter_context(torch.no_grad())
             if torch._C._is_any_autocast_enabled():
@@ -308,6 +306,22 @@ def _number(value: int | float, dtype: torch.dtype, device: torch.device) -> tor
     """Return a number as a tensor without dimensions; made on the device, without a wait."""
     with torch.inference_mode(False):
         return torch.full((), value, dtype=dtype, device=device)
+
+
+def _outside_ops() -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which autograd and torch.compile work as they do outside of ops.
+
+    The code of an op runs with the dispatcher's keys for autograd switched off.
+    """
+    autograd = torch._C.DispatchKey.AutogradFunctionality
+    if not torch._C._dispatch_tls_is_dispatch_key_excluded(autograd):
+        return contextlib.nullcontext()
+    off = torch._C.DispatchKeySet(autograd) | torch._C.DispatchKeySet(
+        torch._C.DispatchKey.ADInplaceOrView
+    )
+    included = torch._C._dispatch_tls_local_include_set()
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    return torch._C._ForceDispatchKeyGuard(included, excluded - off)
 
 
 def _gradients(

@@ -44,9 +44,9 @@ RATES: Final = Work(
     shared=128,
     l2=5120 / MULTIPROCESSORS,
 )
-"""What a multiprocessor does in a cycle.  Tensor cores: dense bf16, from the data sheet's 989 TFLOPS.
-Instructions: CUDA C++ Programming Guide, "Throughput of native arithmetic instructions", 9.0.  L2:
-what NVIDIA states for the A100; there is no figure for Hopper."""
+"""What a multiprocessor does in a cycle.  Tensor cores: dense bf16, 989 TFLOPS of the data sheet at
+1.83 GHz.  Instructions: CUDA C++ Programming Guide, "Throughput of native arithmetic instructions",
+compute capability 9.0.  L2: what NVIDIA states for the A100; there is no figure for Hopper."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Fitted:
     gigahertz: float
 
 
-FITTED: Final = Fitted(overlap=2.84, item=2190.0, load=478.0, gigahertz=1.403)
+FITTED: Final = Fitted(overlap=2.90, item=2220.0, load=490.0, gigahertz=1.403)
 """To `benchmarks/results/h200.json`: one H200, 2026-11-30."""
 
 SOFTMAX: Final = Instructions(fma=2, alu=1.5, mufu=1)

@@ -40,8 +40,8 @@ _KEYS: Final = range(16, 128 + 1, 16)  # of tilings that are chosen: more keys w
 _STAGES: Final = 2
 
 _ACCUMULATORS: Final = {1: 200, 2: 188, 3: 128}
-"""Registers of a consumer thread that may hold scores, probabilities and output, by warpgroups.  The
-rest is taken by addresses, rows' state, and mods: with more, ptxas spills some of them."""
+"""Registers of a consumer thread that may hold scores, probabilities and output, by warpgroups.
+The rest is taken by addresses, rows' state, and mods: with more, ptxas spills some of them."""
 
 
 def serves(head_dims: tuple[int, int]) -> bool:

@@ -19,6 +19,7 @@ from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.frontend.tracing.trace import resolve
 from flexfa4.kernels.emit.captures import capture_plan
+from flexfa4.kernels.emit.cost import Fragment, cost_of_score
 from flexfa4.kernels.emit.program import (
     LOG2E,
     ScoreProgram,
@@ -321,6 +322,29 @@ def test_integers_that_fit_are_computed_in_32_bits() -> None:
     window = 100
     found = added(lambda b, h, q, kv: (q - kv).abs() * 3 < window, "mask")
     assert not any("64" in name and "setp" in name for name in found if found[name] > 0)
+
+
+ALIBI, GATE = torch.rand(2), torch.rand(2, 4096)
+TABLE, BUCKETS = torch.rand(32, 2), torch.randint(0, 32, (4096,))
+COUNTED: dict[str, Callable[..., Any]] = {
+    "alibi": lambda score, b, h, q, kv: score + ALIBI[h] * (kv - q),
+    "T5": lambda score, b, h, q, kv: score + TABLE[BUCKETS[(q - kv).clamp(min=0)], h],
+    "gate": lambda score, b, h, q, kv: score * torch.sigmoid(GATE[h, kv]),
+    "softcap": lambda score, b, h, q, kv: 30.0 * torch.tanh(score / 30.0),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_costs_of_mods_are_the_instructions_in_the_text(name: str) -> None:
+    bound, sizes = resolve(COUNTED[name], "score"), Sizes(1, 2, 1, 4096, 4096)
+    program = score_program(bound, sizes, 0.125)
+    fragment = Fragment(Work(bound.graph, None, columns=32).held, (0, 8))
+    cost = cost_of_score(program, capture_plan(bound, sizes), fragment).times(SCORES)
+    found = added(COUNTED[name])
+    hardware = ("tanh", "ex2", "rcp", "lg2")
+    assert cost.load == sum(n for i, n in found.items() if i.startswith("ld.global"))
+    assert cost.mufu == sum(n for i, n in found.items() if i.startswith(hardware))
+    assert cost.all == pytest.approx(sum(found.values()), rel=0.15)
 
 
 # ---- programs ------------------------------------------------------------------------------------

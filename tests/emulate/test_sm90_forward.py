@@ -57,7 +57,16 @@ UNMEASURED = [
 ]
 MORE_UNMEASURED = [
     Row("sliding_window", dims, "shared keys", torch.bfloat16, True)
-    for dims in ((16, 16), (48, 112), (112, 144), (256, 16), (16, 256), (240, 208), (224, 64), (144, 256))
+    for dims in (
+        (16, 16),
+        (48, 112),
+        (112, 144),
+        (256, 16),
+        (16, 256),
+        (240, 208),
+        (224, 64),
+        (144, 256),
+    )
 ]
 
 

@@ -115,10 +115,9 @@ def plan_storage(rows: int, keys: int, head_dims: tuple[int, int], stages: int) 
     k, v = TileShape(keys, head_dim, stages), TileShape(keys, head_dim_v, stages)
     out = TileShape(rows, head_dim_v)
     behind = (_ring_bytes(_Q_STAGES), _ring_bytes(stages), _ring_bytes(stages), NUMBERS_BYTES)
-    for q_stages, own in ((_Q_STAGES, out.bytes), (_Q_STAGES, 0), (1, out.bytes), (1, 0)):
+    rooms = (out.bytes, 0) if _lies_within(out, TileShape(rows, head_dim)) else (out.bytes,)
+    for q_stages, own in itertools.product((_Q_STAGES, 1), rooms):
         q = TileShape(rows, head_dim, q_stages)
-        if not own and not _lies_within(out, q):
-            continue
         tiles = (q.bytes * q_stages, k.bytes * stages, v.bytes * stages, own)
         q_at, k_at, v_at, out_at, end = itertools.accumulate(tiles, initial=0)
         if end + sum(behind) <= SHARED_MEMORY:

@@ -37,7 +37,7 @@ def test_integers_are_as_wide_as_they_have_to_be() -> None:
 def test_numbers_are_arguments_each_once() -> None:
     slope, table = 0.5, torch.zeros(8)
     found = source_of(lambda s, b, h, q, kv: s * slope + slope * table[q] + table.shape[0])
-    assert [dtype for _, dtype in found.numbers] == [torch.float32, torch.int32]
+    assert [dtype for _, dtype in found.numbers] == [torch.float32, torch.int32, torch.int32]
     assert "0.5" not in found.text and len(found.tensors) == 1
 
 
