@@ -171,8 +171,8 @@ def attention(
             sink), unscaled, after `score_mod`; part of the log-sum-exp; learnable.
         return_lse: also return the log-sum-exp of each row's scores.
         deterministic: the same bits on every run; always so, but for gradients off the CPU.
-        backend: "cpu", torch code for any device; "sm90", kernels for GPUs of compute capability
-            9.0 (H100, H200); "auto", these where they serve the call, and else "cpu".
+        backend: "sm90" (kernels for H100 and H200), "flex" (torch's compiled FlexAttention), "cpu"
+            (torch code for any device), or "auto": the first that serves the call; off GPUs "cpu".
         options: see `Options`.
 
     Returns:

@@ -47,7 +47,15 @@ FOOTER = """
 """
 
 
-CONSEQUENCES = frozenset({"InFlightError", "ExitedBlockError", "NoMbarrierError"})
+CONSEQUENCES = frozenset(
+    {
+        "InFlightError",
+        "ExitedBlockError",
+        "ExitedDestinationError",
+        "ExitedSourceError",
+        "NoMbarrierError",
+    }
+)
 """Errors that tell of a race by what came of it."""
 
 
@@ -129,6 +137,7 @@ COPY = (
     " [full];"
 )
 EXPECT = "@one mbarrier.arrive.expect_tx.shared.b64 _, [full], 512;"
+CLUSTER_MEETS = "barrier.cluster.arrive; barrier.cluster.wait;"
 STORE_OUT = "@one cp.async.bulk.global.shared::cta.bulk_group [sink], [room], 512;"
 COMMIT = "@one cp.async.bulk.commit_group;"
 
@@ -275,6 +284,12 @@ PROGRAMS = (
             Seed("no wait for the first", wait("full", 0, "FIRST")),
             Seed("no wait for the second", wait("full", 1, "SECOND")),
             Seed(
+                "the block may end before the second",
+                f"{wait('full', 1, 'SECOND')} ld.shared.u32 x, [at];",
+                "",
+                "BlockEndError",
+            ),
+            Seed(
                 "the room is not free yet",
                 f"ld.shared.u32 x, [at]; bar.sync 0; {EXPECT} {COPY}",
                 f"bar.sync 0; {EXPECT} {COPY} ld.shared.u32 x, [at];",
@@ -319,6 +334,12 @@ PROGRAMS = (
         (
             Seed("the wait is for reads only", "wait_group 0", "wait_group.read 0"),
             Seed("no wait", "@one cp.async.bulk.wait_group 0;"),
+            Seed(
+                "the block may end before it is read",
+                "@one cp.async.bulk.wait_group 0; @one ld.global.u32 x, [sink];",
+                "",
+                "ExitedSourceError",
+            ),
         ),
     ),
     Program(
@@ -393,12 +414,13 @@ PROGRAMS = (
     ),
     Program(
         "a store to the other block of a cluster",
-        "mapa.shared::cluster.u32 far, a, 1; setp.ne.u32 more, rank, 0; @more bra MEET;"
-        " @one st.shared::cluster.u32 [far], 5; MEET: fence.acq_rel.cluster;"
+        f"{CLUSTER_MEETS} mapa.shared::cluster.u32 far, a, 1; setp.ne.u32 more, rank, 0;"
+        " @more bra MEET; @one st.shared::cluster.u32 [far], 5; MEET: fence.acq_rel.cluster;"
         " barrier.cluster.arrive.relaxed; barrier.cluster.wait;"
         " @more ld.shared.u32 x, [room];",
         (
             Seed("no barrier", "barrier.cluster.arrive.relaxed; barrier.cluster.wait;"),
+            Seed("the other need not have begun", CLUSTER_MEETS, "", "BlockStartError"),
             Seed("no fence before a relaxed arrival", "fence.acq_rel.cluster;"),
             Seed("a fence for the block", "fence.acq_rel.cluster", "fence.acq_rel.cta"),
             Seed("a fence that only acquires", "fence.acq_rel.cluster", "fence.acquire.cluster"),
@@ -423,6 +445,12 @@ PROGRAMS = (
         (
             Seed("no wait", wait("full", 0, "WAIT")),
             Seed(
+                "the other may have ended before the bytes arrive",
+                f"{wait('full', 0, 'WAIT')} ld.shared.u32 r0, [room];",
+                "",
+                "BlockEndError",
+            ),
+            Seed(
                 "the other's barrier may not be there yet", "fence.mbarrier_init.release.cluster;"
             ),
         ),
@@ -431,7 +459,6 @@ PROGRAMS = (
     ),
 )
 
-CLUSTER_MEETS = "barrier.cluster.arrive; barrier.cluster.wait;"
 FLAGS = (
     Program(
         "a flag in shared memory, with fences for the block",
@@ -461,6 +488,20 @@ FLAGS = (
         ),
         grid=2,
         cluster=2,
+    ),
+    Program(
+        "a flag that is read for the GPU and then for the block",
+        INIT + "@w1 bra RAISE; GET: ld.acquire.gpu.global.u32 x, [sink]; setp.eq.u32 done, x, 0;"
+        f" @done bra GET; bar.arrive 1, 64; {wait('full', 0, 'WAIT')}"
+        " ld.acquire.cta.global.u32 x, [sink]; ld.shared.u32 y, [room]; bra END;"
+        " RAISE: setp.eq.u32 one, at, a; @one red.release.gpu.global.add.u32 [sink], 1;"
+        " bar.sync 1, 64; @one st.shared.u32 [room], 1;"
+        " @one red.release.cta.global.add.u32 [sink], 1;"
+        " @one mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [full]; END:",
+        (
+            Seed("the second time relaxed", "ld.acquire.cta", "ld.relaxed.cta"),
+            Seed("raised relaxed the second time", "red.release.cta", "red.relaxed.cta"),
+        ),
     ),
     Program(
         "a flag that one block raises for its own warps and for others",
@@ -498,7 +539,8 @@ FLAGS = (
     ),
     Program(
         "a bulk copy of what another block of the cluster stored",
-        "mapa.shared::cluster.u32 far, at, 1; setp.ne.u32 more, rank, 0; @more bra MEET;"
+        "barrier.cluster.arrive.relaxed; barrier.cluster.wait;"
+        " mapa.shared::cluster.u32 far, at, 1; setp.ne.u32 more, rank, 0; @more bra MEET;"
         " st.shared::cluster.u32 [far], t; fence.proxy.async.shared::cluster;"
         f" MEET: {CLUSTER_MEETS} @!more bra END; {STORE_OUT.replace('512', '128')} {COMMIT}"
         " @one cp.async.bulk.wait_group.read 0; END:",
@@ -516,95 +558,3 @@ FLAGS = (
         cluster=2,
     ),
 )
-
-# ---- tensor cores -------------------------------------------------------------------------------
-
-# Descriptors of 128 rows of 64 bytes with the 64-byte swizzle; f16 times f16 to f32, 128 x 64.
-ALLOCATE = """
-    @w0 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [tensors], 64;
-    bar.sync 0;
-    ld.shared.u32 cell, [tensors];
-    shl.b32 x, warp, 21;
-    add.u32 y, cell, x;
-"""
-FREE = "bar.sync 0; @w0 tcgen05.dealloc.cta_group::1.sync.aligned.b32 cell, 64;"
-ZERO_ROOM = (
-    "mov.u32 x, t; ZERO: shl.b32 far, x, 2; add.u32 far, a, far; st.shared.u32 [far], 0;"
-    " add.u32 x, x, 128; setp.lt.u32 more, x, 4096; @more bra ZERO; fence.proxy.async; bar.sync 0;"
-)
-# start >> 4, strides of 512 bytes, version 1, the swizzle of 64 bytes
-DESCRIPTOR = (
-    "shr.u32 x, a, 4; and.b32 x, x, 16383; cvt.u64.u32 desc, x; or.b64 desc, desc,"
-    f" {32 << 32 | 1 << 46 | 4 << 61:#x};"
-)
-IDESC = 1 << 4 | (64 >> 3) << 17 | (128 >> 4) << 24
-MMA = f"@one tcgen05.mma.cta_group::1.kind::f16 [cell], desc, desc, {IDESC}, 0;"
-TENSOR_COMMIT = "@one tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [f];"
-TENSOR_LOAD = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {r0}, [y];"
-TENSOR_STORE = "tcgen05.st.sync.aligned.32x32b.x1.b32 [y], {t};"
-
-TENSOR_PROGRAMS = (
-    Program(
-        "a product and its result",
-        ALLOCATE
-        + INIT
-        + ZERO_ROOM
-        + DESCRIPTOR
-        + f"{MMA} {TENSOR_COMMIT} {wait('full', 0, 'WAIT')} {TENSOR_LOAD}"
-        " @w0 st.shared.u32 [at], r0;" + FREE,
-        (
-            Seed("no wait before the result is read", wait("full", 0, "WAIT")),
-            Seed(
-                "the commit comes before the product",
-                f"{MMA} {TENSOR_COMMIT}",
-                f"{TENSOR_COMMIT} {MMA}",
-            ),
-            Seed(
-                "no fence between stores and the product",
-                "fence.proxy.async;",
-                "",
-                "MissingProxyFenceError",
-            ),
-            Seed(
-                "the factors are overwritten",
-                f"{TENSOR_COMMIT} {wait('full', 0, 'WAIT')}",
-                f"{TENSOR_COMMIT} st.shared.u32 [at], 1; {wait('full', 0, 'WAIT')}",
-            ),
-        ),
-        threads=128,
-    ),
-    Program(
-        "a product over what warps have read and stored",
-        ALLOCATE
-        + INIT
-        + ZERO_ROOM
-        + DESCRIPTOR
-        + f"{TENSOR_STORE} tcgen05.wait::st.sync.aligned; {TENSOR_LOAD} bar.sync 0;"
-        f" {MMA} {TENSOR_COMMIT} {wait('full', 0, 'WAIT')}" + FREE,
-        (
-            Seed("the store is not waited for", "tcgen05.wait::st.sync.aligned;"),
-            Seed("no barrier before the product", TENSOR_LOAD + " bar.sync 0;", TENSOR_LOAD),
-        ),
-        threads=128,
-    ),
-    Program(
-        "wgmma and its factors",
-        ZERO_ROOM
-        + DESCRIPTOR.replace(hex(32 << 32 | 1 << 46 | 4 << 61), hex(32 << 32 | 2 << 62))
-        + " wgmma.fence.sync.aligned; wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"
-        " {r0, r1, r2, r3}, desc, desc, yes, 1, 1, 0, 0; wgmma.commit_group.sync.aligned;"
-        " wgmma.wait_group.sync.aligned 0; bar.sync 0; @w0 st.shared.u32 [at], t;",
-        (
-            Seed("no fence", "wgmma.fence.sync.aligned;", "", "WgmmaFenceError"),
-            Seed("no wait", "wgmma.wait_group.sync.aligned 0;"),
-            Seed("the group is still open", "wgmma.commit_group.sync.aligned;"),
-            Seed(
-                "a wait for all but one", "wait_group.sync.aligned 0", "wait_group.sync.aligned 1"
-            ),
-        ),
-        target="sm_90a",
-        threads=128,
-    ),
-)
-
-ALL = PROGRAMS + FLAGS + TENSOR_PROGRAMS

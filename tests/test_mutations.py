@@ -11,7 +11,7 @@ import pytest
 from flexfa4.emulator import EmulationError, load
 from tests.emulated_cases import CASES, Case
 from tests.launch_records import recorded_ptx, run
-from tests.mutations import GROUPS, LEFT_OUT, WAIT, Mutant, mutants, weaker
+from tests.mutations import GROUPS, LEFT_OUT, WAIT, Mutant, later, mutants, weaker
 
 RUNS = (("eager", 0), ("late", 0), ("random", 1), ("priority", 1), ("random", 2), ("priority", 2))
 
@@ -106,3 +106,16 @@ def test_results_of_what_is_left_out_are_defined() -> None:
         ("mbarrier.arrive.shared.b64 1", "mov.b64 %rd4, 0;"),
         ("mbarrier.arrive.shared.b64 2", ""),
     ]
+
+
+def test_a_wait_moves_behind_the_next_access_with_the_branch_around_it() -> None:
+    wait, access = "\twgmma.wait_group.sync.aligned 1;", "\tmbarrier.arrive.shared.b64 _, [%r1];"
+    ptx = f"{wait}\n\t@%p1 bra $L1;\n{access}\n$L1:\n\tret;"
+    (moved,) = later(ptx)
+    assert moved.ptx == f"\t@%p1 bra $L1;\n{access}\n$L1:\n{wait}\n\tret;"
+
+
+def test_nothing_moves_out_of_a_loop_or_behind_the_end() -> None:
+    wait, access = "\tbar.sync 0;", "\tst.shared.b32 [%r1], %r2;"
+    assert not list(later(f"$L1:\n{wait}\n\t@%p1 bra $L1;\n{access}"))
+    assert not list(later(f"{wait}\n\tret;\n{access}"))

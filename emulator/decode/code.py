@@ -31,6 +31,7 @@ from flexfa4.emulator.decode.frames import Frames
 from flexfa4.emulator.decode.liveness import allocate
 from flexfa4.emulator.decode.reachable import reachable
 from flexfa4.emulator.decode.registers import PREDICATE, RegisterFile, register_bits
+from flexfa4.emulator.decode.wgmma_registers import check_fences
 from flexfa4.emulator.failures.program import (
     AddressInInitialValueError,
     CounterOperandError,
@@ -119,6 +120,7 @@ class _Decoder:
         self.function = kernel  # the one that is decoded
         first = 0
         for function in self.functions:
+            check_fences(function, module)
             places = allocate(function)
             self.registers.add_function(function.name, places.slots, places.banks)
             self.firsts[function.name] = first

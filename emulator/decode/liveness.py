@@ -22,30 +22,15 @@ or spill: there are as many places as it takes.
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from flexfa4.emulator.ptx.forms import Access
-from flexfa4.emulator.ptx.program import (
-    Address,
-    Function,
-    Instruction,
-    Negated,
-    Operand,
-    Register,
-    Target,
-    Targets,
-    TensorAddress,
-    Vector,
-)
+from flexfa4.emulator.decode.flow import Block, Effect, as_bits, blocks_of
+from flexfa4.emulator.ptx.program import Function, Register
 
 ASYNCHRONOUS: Final = ("wgmma.mma_async",)
 """Beginnings of the names of instructions whose registers are in use after them."""
-
-_ENDS: Final = frozenset({"exit", "ret", "trap"})
-_JUMPS: Final = frozenset({"bra", "brx.idx"})
 
 
 @dataclass(frozen=True)
@@ -64,7 +49,7 @@ class Allocation:
 def allocate(function: Function) -> Allocation:
     """Give each register of a function a place."""
     numbers = {register: number for number, register in enumerate(function.registers)}
-    code = [_Effect.of(instruction, numbers) for instruction in function.instructions]
+    code = [Effect.of(instruction, numbers) for instruction in function.instructions]
     ranges = _ranges(code, len(numbers))
     for instruction, effect in zip(function.instructions, code, strict=True):
         if instruction.operation.name.startswith(ASYNCHRONOUS):
@@ -79,105 +64,25 @@ def allocate(function: Function) -> Allocation:
     return Allocation(slots, banks)
 
 
-# ---- what instructions do -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Effect:
-    """What an instruction does with registers, by their numbers, and where control goes."""
-
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
-    certain: bool  # whether it writes for every thread that comes by
-    targets: tuple[int, ...]  # instructions that it may jump to
-    passes: bool  # whether the next instruction may follow
-
-    @classmethod
-    def of(cls, instruction: Instruction, numbers: dict[Register, int]) -> _Effect:
-        reads: list[int] = []
-        writes: list[int] = []
-        targets: list[int] = []
-        guard = instruction.guard
-        if guard is not None:
-            reads.append(numbers[guard.register])
-        for role, operand in zip(instruction.operation.roles, instruction.operands, strict=True):
-            if isinstance(operand, Target):
-                targets.append(operand.index)
-            elif isinstance(operand, Targets):
-                targets += [target.index for target in operand.targets]
-            else:
-                found = [numbers[register] for register in registers_of(operand)]
-                if role.access is not Access.WRITE:
-                    reads += found
-                if role.access in (Access.WRITE, Access.UPDATE):
-                    writes += found
-        name = instruction.operation.name
-        leaves = guard is None and (name in _ENDS or name in _JUMPS)
-        return cls(tuple(reads), tuple(writes), guard is None, tuple(targets), not leaves)
-
-
-def registers_of(operand: Operand | None) -> Iterator[Register]:
-    """Yield the registers that an operand names."""
-    if isinstance(operand, Register):
-        yield operand
-    elif isinstance(operand, Negated):
-        yield operand.register
-    elif isinstance(operand, Address):
-        if isinstance(operand.base, Register):
-            yield operand.base
-    elif isinstance(operand, TensorAddress):
-        yield from registers_of(operand.tensor)
-        yield from (c for c in operand.coordinates if isinstance(c, Register))
-    elif isinstance(operand, Vector):
-        yield from (element for element in operand.elements if isinstance(element, Register))
-
-
 # ---- where registers are live -------------------------------------------------------------------
 
 
-@dataclass
-class _Block:
-    """Instructions that run one after another; sets of registers are bits of numbers."""
+class _Live:
+    """The registers of a block that are live at its ends, and those that decide that."""
 
-    start: int
-    stop: int
-    successors: list[int]  # numbers of blocks
-    reads: int = 0  # before any certain write in the block
-    writes: int = 0  # certainly
-    live_in: int = 0
-    live_out: int = 0
-
-
-def _blocks(code: list[_Effect]) -> list[_Block]:
-    starts = {0, len(code)}
-    for index, effect in enumerate(code):
-        starts.update(effect.targets)
-        if effect.targets or not effect.passes:
-            starts.add(index + 1)
-    ordered = sorted(start for start in starts if start < len(code))
-    number_of = {start: number for number, start in enumerate(ordered)}
-    blocks = []
-    for start, stop in itertools.pairwise([*ordered, len(code)]):
-        last = code[stop - 1]
-        after = [*last.targets, *([stop] if last.passes else [])]
-        block = _Block(start, stop, [number_of[i] for i in after if i < len(code)])
-        for effect in code[start:stop]:
-            block.reads |= _bits(effect.reads) & ~block.writes
+    def __init__(self, block: Block, code: list[Effect]) -> None:
+        self.reads = 0  # before any certain write in the block
+        self.writes = 0  # certainly
+        self.before = self.behind = 0  # live there
+        for effect in code[block.start : block.stop]:
+            self.reads |= as_bits(effect.reads) & ~self.writes
             if effect.certain:
-                block.writes |= _bits(effect.writes)
-        blocks.append(block)
-    return blocks
+                self.writes |= as_bits(effect.writes)
 
 
-def _bits(numbers: tuple[int, ...]) -> int:
-    bits = 0
-    for number in numbers:
-        bits |= 1 << number
-    return bits
-
-
-def _solve(blocks: list[_Block]) -> None:
+def _solve(blocks: list[Block], code: list[Effect]) -> list[_Live]:
     """Find what is live at the ends of each block, until nothing changes."""
+    found = [_Live(block, code) for block in blocks]
     before: list[list[int]] = [[] for _ in blocks]
     for number, block in enumerate(blocks):
         for successor in block.successors:
@@ -187,19 +92,20 @@ def _solve(blocks: list[_Block]) -> None:
     while waiting:
         number = waiting.pop()
         queued.discard(number)
-        block = blocks[number]
-        for successor in block.successors:
-            block.live_out |= blocks[successor].live_in
-        live_in = block.reads | block.live_out & ~block.writes
-        if live_in != block.live_in:
-            block.live_in = live_in
+        live = found[number]
+        for successor in blocks[number].successors:
+            live.behind |= found[successor].before
+        now = live.reads | live.behind & ~live.writes
+        if now != live.before:
+            live.before = now
             for other in before[number]:
                 if other not in queued:
                     queued.add(other)
                     waiting.append(other)
+    return found
 
 
-def _ranges(code: list[_Effect], registers: int) -> list[tuple[int, int]]:
+def _ranges(code: list[Effect], registers: int) -> list[tuple[int, int]]:
     """Return the first and the last instruction at which each register is live or touched."""
     first = [len(code)] * registers
     last = [0] * registers
@@ -208,12 +114,11 @@ def _ranges(code: list[_Effect], registers: int) -> list[tuple[int, int]]:
         first[number] = min(first[number], index)
         last[number] = max(last[number], index)
 
-    blocks = _blocks(code)
-    _solve(blocks)
-    for block in blocks:
-        for number in _numbers(block.live_in):
+    blocks = blocks_of(code)
+    for block, live in zip(blocks, _solve(blocks, code), strict=True):
+        for number in _numbers(live.before):
             touch(number, block.start)
-        for number in _numbers(block.live_out):
+        for number in _numbers(live.behind):
             touch(number, block.stop - 1)
         for index in range(block.start, block.stop):
             for number in (*code[index].reads, *code[index].writes):

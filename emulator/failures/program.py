@@ -53,6 +53,14 @@ class CounterOperandError(ProgramError):
     instead = "mov %{name} into a register first"
 
 
+class UnfencedProductError(ProgramError):
+    """A product that uses a register which was computed with no wgmma.fence between."""
+
+    found = "{register} is computed, and used by this product, on a way without wgmma.fence between"
+    allowed = "registers of A and D that were written before the last wgmma.fence, but by moves"
+    instead = "put wgmma.fence.sync.aligned before the products"
+
+
 class UnsupportedOperationError(ProgramError, NotImplementedError):
     """An instruction that the reader knows and the core does not execute."""
 

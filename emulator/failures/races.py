@@ -28,3 +28,22 @@ class MissingProxyFenceError(RaceError):
     )
     allowed = "asynchronous operations on bytes that a proxy fence has made visible to them"
     instead = "execute `fence.proxy.async` after the stores, before the barrier that orders them"
+
+
+class BlockStartError(RaceError):
+    """Shared memory of another block, which need not have begun."""
+
+    found = "{second} {second_access} shared memory of {block}, which need not have begun"
+    allowed = "shared memory of blocks from which a chain of barriers or waits leads here"
+    instead = "meet at `barrier.cluster.arrive` and `barrier.cluster.wait` first"
+
+
+class BlockEndError(RaceError):
+    """Shared memory that is accessed while its block may have ended."""
+
+    found = (
+        "{first} {first_access} shared memory of {block}, whose threads can exit before that,"
+        " since nothing orders the two"
+    )
+    allowed = "blocks that end after everything that others, and copies, do with their memory"
+    instead = "wait for the mbarrier, or meet at the cluster's barrier, before the block ends"

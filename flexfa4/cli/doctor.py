@@ -79,7 +79,8 @@ def describe_gpu(name: str, product: str, capability: tuple[int, int]) -> Findin
     if backend is None:
         known = ", ".join(f"{major}.{minor}" for major, minor in KERNELS)
         why = f"there are kernels for compute capability {known} only"
-        return Finding(name, False, found, f"{why}; the CPU backend's tiled torch code runs here")
+        note = f"{why}; torch's FlexAttention runs here where Triton does, else torch code"
+        return Finding(name, False, found, note)
     if _version(COMPILER) == _ABSENT:
         why = "compiling kernels takes CuTe-DSL: pip install 'flexfa4[gpu]'"
         return Finding(name, False, found, f"{why}; those in the cache of kernels run")

@@ -1,8 +1,16 @@
 """torch's compiled FlexAttention as a backend, for GPUs that there are no kernels of ours for.
 
-``source`` writes a graph as a Python function on torch tensors, ``compiled`` puts such functions
-and a block mask of torch's into one function that ``torch.compile`` takes, ``function`` runs it.
-``support`` says what this torch can do; what it cannot is refused before anything is compiled.
+::
 
-Imports torch's FlexAttention and compiler on the first call only.
+    function    the backend: a request becomes a call of what torch compiled, and its gradients
+    support     which calls are served, by device, dtype and head dims
+    elements    short vectors in a mod taken apart
+    source      a graph as a Python function of torch's operations
+    blocks      the blocks of a mask as torch's lists
+    compiled    mods and lists in one function that torch.compile takes
+    describe    what becomes of a mod, in words
+    errors      the chapter of the error catalogue
+
+What torch cannot do is refused before it compiles anything.  Imports torch's FlexAttention and
+compiler on the first call only.
 """

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -146,7 +147,7 @@ class FlexBackend:
                 contexts.enter_context(torch.autocast(device.type, enabled=False))
             try:
                 return made.function(*inputs, lists, score, mask)
-            except (torch._dynamo.exc.TorchDynamoException, NotImplementedError) as error:
+            except _failures() as error:
                 raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> FlexCompileError:
@@ -297,31 +298,69 @@ def _values(
     given = [
         for_one_read(tensors[b]) if b in learned else tensors[b].detach() for b in source.tensors
     ]
-    numbers = [_number(value(leaf), dtype, device) for leaf, dtype in source.numbers]
+    make: Callable[..., torch.Tensor] = _number
+    stream = 0
+    if device.type == "cuda" and source.numbers:
+        stream = torch._C._cuda_getCurrentRawStream(device.index)
+        if torch.cuda.is_current_stream_capturing():  # what is filled when a graph is replayed
+            make = _number.__wrapped__
+    numbers = [make(value(leaf), dtype, device, stream) for leaf, dtype in source.numbers]
     return [*given, *numbers]
 
 
 @functools.lru_cache(maxsize=1024)
-def _number(value: int | float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return a number as a tensor without dimensions; made on the device, without a wait."""
+def _number(
+    value: int | float, dtype: torch.dtype, device: torch.device, stream: int
+) -> torch.Tensor:
+    """Return a number as a tensor without dimensions; made on the device, without a wait.
+
+    One for each stream, whose other work comes after it.
+    """
     with torch.inference_mode(False):
         return torch.full((), value, dtype=dtype, device=device)
 
 
-def _outside_ops() -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which autograd and torch.compile work as they do outside of ops.
+def _failures() -> tuple[type[Exception], ...]:
+    """Return what torch raises where it does not get through a call."""
+    from torch._dynamo import exc
 
-    The code of an op runs with the dispatcher's keys for autograd switched off.
+    return (exc.TorchDynamoException, exc.FailOnRecompileLimitHit, NotImplementedError)
+
+
+@contextlib.contextmanager
+def _outside_ops() -> Iterator[None]:
+    """Let autograd and torch.compile work as outside of ops, for a while.
+
+    The code of an op runs with keys of torch's dispatcher switched off: those for autograd, and
+    inside compiled code all others but the device's, which compiling needs as well.
     """
-    autograd = torch._C.DispatchKey.AutogradFunctionality
-    if not torch._C._dispatch_tls_is_dispatch_key_excluded(autograd):
-        return contextlib.nullcontext()
-    off = torch._C.DispatchKeySet(autograd) | torch._C.DispatchKeySet(
-        torch._C.DispatchKey.ADInplaceOrView
-    )
-    included = torch._C._dispatch_tls_local_include_set()
-    excluded = torch._C._dispatch_tls_local_exclude_set()
-    return torch._C._ForceDispatchKeyGuard(included, excluded - off)
+    excluded, key = torch._C._dispatch_tls_is_dispatch_key_excluded, torch._C.DispatchKey
+    inference = torch.is_inference_mode_enabled()  # switches autograd's off, too
+    if not excluded(key.FuncTorchBatched) and (
+        inference or not excluded(key.AutogradFunctionality)
+    ):
+        yield
+        return
+    with contextlib.ExitStack() as contexts:
+        if inference:
+            contexts.enter_context(torch.inference_mode(False))
+        contexts.enter_context(torch._C._ForceDispatchKeyGuard(*_keys_outside()))
+        yield
+
+
+@functools.cache
+def _keys_outside() -> tuple[Any, Any]:
+    """Return the keys that the dispatcher includes and excludes where nothing runs yet."""
+    found: list[Any] = []
+
+    def look() -> None:
+        found.append(torch._C._dispatch_tls_local_include_set())
+        found.append(torch._C._dispatch_tls_local_exclude_set())
+
+    thread = threading.Thread(target=look)  # a new one
+    thread.start()
+    thread.join()
+    return found[0], found[1]
 
 
 def _gradients(

@@ -28,7 +28,7 @@ from flexfa4.kernels.launch.executor import Executor
 from flexfa4.kernels.launch.target import Target
 from flexfa4.kernels.launch.tensor_map import Tensor, limit_of
 from flexfa4.kernels.refusal import Refusal
-from flexfa4.kernels.request import Inputs, Request, Results
+from flexfa4.kernels.request import ANY_TILE, Inputs, Request, Results
 from flexfa4.kernels.sm90.forward.call import (
     Outputs,
     PlannedCall,
@@ -41,7 +41,7 @@ from flexfa4.kernels.sm90.forward.call import (
 from flexfa4.kernels.sm90.forward.compiled import kernel_for
 from flexfa4.kernels.sm90.forward.plan import ForwardPlan
 from flexfa4.kernels.sm90.support import refused_device, refused_tensors
-from flexfa4.kernels.sm90.tuning import tiling_for
+from flexfa4.kernels.sm90.tuning import tiling_for, without_spills
 from flexfa4.primitives.fast_division import MOST
 
 _LACKING: Final = (MissingCompilerPackageError, MissingDriverError, OldDriverError)
@@ -208,8 +208,11 @@ def planned(request: Request, inputs: Inputs, lse: bool) -> PlannedCall | Refusa
     tiling = tiling_for(head_dims, request.choices.tile)
     if isinstance(tiling, Refusal):
         return tiling
+    score, blocks, scale = request.score, request.blocks, request.scale
     try:
-        call = plan_call(inputs, request.score, request.blocks, request.scale, tiling, lse=lse)
+        call = plan_call(inputs, score, blocks, scale, tiling, lse=lse)
+        if request.choices.tile == ANY_TILE and without_spills(call.plan) != tiling:
+            call = plan_call(inputs, score, blocks, scale, without_spills(call.plan), lse=lse)
     except KernelLimitError as error:
         return Refusal.of(error)
     items = work_of(call.plan, inputs.sizes).items

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterator
 from typing import Final
 
+from flexfa4.frontend.ir import Node, topological
 from flexfa4.kernels.blocks.walk import WalkPlan
 from flexfa4.kernels.refusal import Refusal
 from flexfa4.kernels.request import ANY_TILE, Tile
@@ -38,10 +39,21 @@ _ALIKE: Final = 1.01
 _WARPGROUPS: Final = (1, 2, 3)
 _KEYS: Final = range(16, 128 + 1, 16)  # of tilings that are chosen: more keys waste masked scores
 _STAGES: Final = 2
+_FEWEST_KEYS: Final = 48  # that make room for mods: with fewer, tiles cost more than what they do
 
 _ACCUMULATORS: Final = {1: 200, 2: 188, 3: 128}
 """Registers of a consumer thread that may hold scores, probabilities and output, by warpgroups.
 The rest is taken by addresses, rows' state, and mods: with more, ptxas spills some of them."""
+
+
+_COMPUTING: Final = {1: 200, 2: 188, 3: 128}
+"""Likewise of plans whose score mod is more than a factor and terms that are added."""
+
+_MASKED: Final = {1: 176, 2: 176, 3: 104}
+"""Likewise where a mask is evaluated for each score, or the score mod reads for each score."""
+
+_MASKED_AND_READING: Final = {1: 176, 2: 124, 3: 0}
+"""Likewise where both are so."""
 
 
 def serves(head_dims: tuple[int, int]) -> bool:
@@ -84,12 +96,48 @@ def feasible(head_dims: tuple[int, int]) -> Iterator[Tiling]:
     """Yield the tilings that fit shared memory and registers: some, for dims that are served."""
     for warpgroups in _WARPGROUPS:
         for keys in _KEYS:
-            # fp32 scores, bf16 probabilities of the tile before, fp32 output
-            registers = keys // 2 + keys // 4 + head_dims[1] // 2
-            rows = warpgroups * WARPGROUP_ROWS
-            nbytes = plan_storage(rows, keys, head_dims, _STAGES).bytes
-            if registers <= _ACCUMULATORS[warpgroups] and nbytes <= SHARED_MEMORY:
-                yield Tiling(warpgroups, keys, _STAGES)
+            tiling = Tiling(warpgroups, keys, _STAGES)
+            nbytes = plan_storage(tiling.rows, keys, head_dims, _STAGES).bytes
+            if (
+                _registers(head_dims, tiling) <= _ACCUMULATORS[warpgroups]
+                and nbytes <= SHARED_MEMORY
+            ):
+                yield tiling
+
+
+def without_spills(plan: ForwardPlan) -> Tiling:
+    """Return the tiling of a plan, or the next smaller one that leaves its mods enough registers.
+
+    What mods hold was found by compiling; fewer keys, and then fewer warpgroups, make room.
+    """
+    reads = any(_reads_for_each_score(node) for node in plan.score.nodes())
+    masked = plan.mask is not None
+    if masked or reads:
+        limits = _MASKED_AND_READING if masked and reads else _MASKED
+    elif plan.score.core is not None:
+        limits = _COMPUTING
+    else:
+        return plan.tiling
+    tiling = plan.tiling
+    while _registers(plan.head_dims, tiling) > limits[tiling.warpgroups]:
+        if tiling.keys > _FEWEST_KEYS and limits[tiling.warpgroups]:
+            tiling = Tiling(tiling.warpgroups, tiling.keys - 16, tiling.stages)
+        elif tiling.warpgroups > 1:
+            tiling = Tiling(tiling.warpgroups - 1, 128, tiling.stages)
+        else:
+            break
+    return tiling
+
+
+def _registers(head_dims: tuple[int, int], tiling: Tiling) -> int:
+    """Return the registers of scores in fp32, probabilities of the tile before, and output."""
+    return tiling.keys // 2 + tiling.keys // 4 + head_dims[1] // 2
+
+
+@functools.lru_cache(maxsize=1024)
+def _reads_for_each_score(root: Node) -> bool:
+    """Whether a captured tensor is read at places that differ from score to score."""
+    return any(n.op == "load" and {"q", "kv"} <= n.depends for n in topological(root))
 
 
 def _plan(head_dims: tuple[int, int], tiling: Tiling) -> ForwardPlan:

@@ -78,6 +78,29 @@ def test_no_tiling_spills_with_any_kind_of_mod(
     assert not complaints(compilation(plan))
 
 
+TIGHT = (96, 96)
+WIDER = [pytest.param(dims, marks=pytest.mark.full) for dims in FORWARD if dims != TIGHT]
+
+
+@pytest.mark.parametrize("head_dims", [TIGHT, *WIDER], ids=str)
+@pytest.mark.parametrize("masked", [False, True])
+def test_mods_that_read_for_each_score_get_the_registers(
+    head_dims: tuple[int, int], masked: bool
+) -> None:
+    table, bucket, group = torch.randn(32, 4), torch.arange(512) // 16, torch.arange(512) % 3
+
+    def score_mod(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return score + table[bucket[(q - kv).clamp(min=0)], h]
+
+    def mask_mod(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return group[q] == group[kv]
+
+    call: dict[str, Any] = {"head_dim": head_dims, "heads": 4, "q_len": 512, "kv_len": 512}
+    plan = planned(score_mod, mask_mod if masked else "q >= kv", return_lse=True, **call)
+    assert (plan.mask is not None) == masked
+    assert not complaints(compilation(plan))
+
+
 # Head dims that were not measured: of the tilings that the model chooses, those that hold most
 # registers, and the narrowest and widest ones.
 UNMEASURED = [

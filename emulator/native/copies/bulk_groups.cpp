@@ -9,6 +9,7 @@ namespace emu {
 
 void BulkGroups::issue(const Step& step, int lane, std::function<Bytes()> read,
                        std::function<void(const Bytes&)> write) {
+  threads_[lane].line = step.code.line;
   std::shared_ptr<Left>& open = threads_[lane].open;
   if (!open) open = std::make_shared<Left>();
   const std::shared_ptr<Left> left = open;
@@ -43,7 +44,7 @@ void BulkGroups::commit(const Step& step, int lane) {
   if (found == threads_.end()) return;
   OfThread& thread = found->second;
   if (!thread.open && thread.committed.empty()) return;
-  Group group{std::exchange(thread.open, nullptr), 0, 0};
+  Group group{std::exchange(thread.open, nullptr), std::exchange(thread.line, 0), 0, 0};
   if (!group.left) group.left = std::make_shared<Left>();
   group.left->committed = true;
   if (Races* races = step.races()) {
@@ -78,6 +79,20 @@ bool BulkGroups::complete(const Step& step, int lane, uint32_t count, bool read_
     --thread.read;
   }
   return true;
+}
+
+void BulkGroups::check_read(const Warp& warp) const {
+  for (const auto& [lane, thread] : threads_) {
+    for (size_t i = thread.read; i < thread.committed.size(); ++i) {
+      const uint32_t line = thread.committed[i].line;
+      if (!line) continue;
+      Failure failure = Failure("ExitedSourceError")
+                            .with("who", warp.name(1u << lane))
+                            .with("block", warp.cta.name());
+      failure.line = line;
+      throw failure;
+    }
+  }
 }
 
 std::string BulkGroups::describe(int lane) const {

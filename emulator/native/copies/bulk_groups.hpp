@@ -20,6 +20,7 @@
 namespace emu {
 
 class Step;
+class Warp;
 
 // The groups of the threads of one warp.
 class BulkGroups {
@@ -33,6 +34,9 @@ class BulkGroups {
   // Whether all but the `count` most recent groups of a thread are complete, or have been read;
   // then the race detector is told.
   bool complete(const Step& step, int lane, uint32_t count, bool read_only);
+  // At the end of the block: throws where a thread has not waited until what it committed is read.
+  // That it happens to have been read by then does not matter.
+  void check_read(const Warp& warp) const;
   std::string describe(int lane) const;
 
  private:
@@ -44,10 +48,12 @@ class BulkGroups {
   };
   struct Group {
     std::shared_ptr<Left> left;
+    uint32_t line = 0;  // of its last copy; 0: it has none
     uint32_t read_mark = 0, write_mark = 0;  // of the race detector's streams, at its commit
   };
   struct OfThread {
     std::shared_ptr<Left> open;
+    uint32_t line = 0;  // of the last copy of the open group
     std::deque<Group> committed;  // the oldest first
     size_t read = 0;              // of them, those that were waited for with .read
   };

@@ -145,6 +145,8 @@ void Cluster::finish() {
   for (const auto& cta : ctas) {
     if (cta->tensors) cta->tensors->check_freed();
     check_warpgroups(*cta);
+    for (const auto& warp : cta->warps) warp->bulk_groups.check_read(*warp);
+    if (races) races->check_end(*cta);
   }
 }
 

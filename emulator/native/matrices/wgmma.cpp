@@ -3,9 +3,9 @@
 //
 // Each of the four warps executes the instruction and computes its 16 rows of D, in the order of
 // issue.  Registers are read and written when the product happens: one that is changed before the
-// group is waited for, or read too early, has another value in some schedules.  wgmma.fence orders
-// registers, which the emulator does not track; that there is one before a warp's first product is
-// all that is checked of it.
+// group is waited for, or read too early, has another value in some schedules.  That there
+// is a wgmma.fence before a warp's first product is checked here; which registers it orders,
+// `flexfa4.emulator.decode.wgmma_registers` looks at.
 #include <algorithm>
 #include <cstdint>
 #include <memory>

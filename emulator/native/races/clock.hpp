@@ -83,21 +83,25 @@ struct Knowledge {
   Times made;                   // of what has not, the initialisations of mbarriers that have
   TimesBy<ProxySpace> visible;  // to the async proxy
   TimesBy<uint32_t> others;     // what has happened in other clusters, by their numbers
+  Times begun;                  // 1 by rank of blocks that run, where a cluster has several
 
   void join(const Knowledge& other) {
     happened.join(other.happened);
     made.join(other.made);
     visible.join(other.visible);
     others.join(other.others);
+    begun.join(other.begun);
   }
   bool empty() const {
-    return happened.empty() && made.empty() && visible.empty() && others.empty();
+    return happened.empty() && made.empty() && visible.empty() && others.empty() &&
+           begun.empty();
   }
   void clear() {
     happened.clear();
     made.clear();
     visible.clear();
     others.clear();
+    begun.clear();
   }
 };
 

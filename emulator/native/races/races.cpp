@@ -32,6 +32,7 @@ struct Accessor {
   bool in_order;  // all accesses of the agent happen one after another
   bool numbered;  // a time is one operation of the agent, which does not race with itself
   const Rewriting* values = nullptr;
+  bool of_phase = false;  // a use of an mbarrier, which those know of who wait for its phase
 };
 
 inline bool by_same(const Stamp& a, const Stamp& b) {
@@ -89,7 +90,7 @@ struct Races::State {
   // What each warp has read last by a strong access: polling it again tells nothing new.
   struct Look {
     const Location* at = nullptr;
-    uint64_t releases = 0;
+    uint64_t releases = 0, far_releases = 0;
     Scope scope = Scope::Cta;
     bool acquired = false;
   };
@@ -100,6 +101,15 @@ struct Races::State {
   std::vector<uint32_t> streamed;      // operations so far, by warp and stream
   uint32_t agents = 0;
   std::vector<Shadow> shared, tensor;  // by rank
+  // The last access to each block's shared memory by each agent that is no part of the block: warps
+  // of others with their streams, and copies that complete on mbarriers.  By rank and agent.
+  struct Foreign {
+    Stamp access;
+    uint32_t time = 0;  // of the agent by which it is kept
+  };
+  std::vector<std::vector<Foreign>> foreign;
+  // The last use of each mbarrier by a warp of another block, and the phase that it is a part of.
+  std::vector<std::vector<Foreign>> uses;
   Recorder recorder;
   // By address: a rank above an offset, or a global one.
   std::unordered_map<uint64_t, Location> shared_locations, global_locations;
@@ -153,6 +163,10 @@ struct Races::State {
     return by_same(earlier, now) || block_of(earlier) == block_of(now);
   }
   std::string who(const Stamp& stamp) const;
+  void check_begun(const Accessor& now) const;
+  // Keep an access if it is one, by an agent and its time.
+  void keep_foreign(std::vector<std::vector<Foreign>>& kept, const Accessor& now, uint32_t agent,
+                    uint32_t time) const;
   [[noreturn]] void report(uint64_t at, const Stamp& first, const Accessor& now,
                            Problem problem) const;
   void touch(uint64_t offset, uint64_t bytes, Accessor now);
@@ -246,9 +260,32 @@ void Races::State::touch(Shadow& shadow, Recorder& recorder, uint64_t offset, ui
   });
 }
 
+// Blocks of a cluster need not begin together.
+void Races::State::check_begun(const Accessor& now) const {
+  const Cta& owner = *now.region.owner;
+  if (cluster.ctas.size() == 1 || now.knows.begun.of(owner.rank)) return;
+  Failure failure = Failure("BlockStartError")
+                        .with("block", owner.name())
+                        .with("second", who(now.stamp))
+                        .with("second_access", now.stamp.writes ? "writes" : "reads");
+  failure.line = now.stamp.line;
+  throw failure;
+}
+
+void Races::State::keep_foreign(std::vector<std::vector<Foreign>>& kept, const Accessor& now,
+                                uint32_t agent, uint32_t time) const {
+  const uint32_t rank = now.region.owner->rank;
+  if (block_of(now.stamp) == rank) return;
+  std::vector<Foreign>& accesses = kept[rank];
+  if (agent >= accesses.size()) accesses.resize(agent + 1);
+  accesses[agent] = {now.stamp, time};
+}
+
 void Races::State::touch(uint64_t offset, uint64_t bytes, Accessor now) {
   switch (now.region.is) {
     case Region::Is::Shared:
+      check_begun(now);
+      if (!now.of_phase) keep_foreign(foreign, now, now.stamp.agent, now.stamp.time);
       return touch(shared[now.region.owner->rank], recorder, offset, bytes, now);
     case Region::Is::Tensor:
       return touch(tensor[now.region.owner->rank], recorder, offset, bytes, now);
@@ -271,11 +308,16 @@ void Races::begin() {
   s.looks.resize(warps);
   s.streamed.resize(warps * STREAMS);
   s.agents = warps * PER_WARP;
+  s.foreign.resize(s.cluster.ctas.size());
+  s.uses.resize(s.cluster.ctas.size());
   for (size_t rank = 0; rank < s.cluster.ctas.size(); ++rank) {
     s.shared.emplace_back(Shadow::Of::Shared);
     s.tensor.emplace_back(Shadow::Of::Tensor);
   }
-  for (const Warp* warp : s.cluster.all_warps) s.tick(*warp);
+  for (const Warp* warp : s.cluster.all_warps) {
+    s.tick(*warp);
+    if (s.cluster.ctas.size() > 1) s.clocks[warp->agent].begun.raise(warp->cta.rank, 1);
+  }
 }
 
 void Races::touch(const Step& step, const Region& region, uint64_t offset, uint64_t bytes,
@@ -317,9 +359,10 @@ void Races::release(const Step& step, Clock& into) {
 }
 
 void Races::release_fenced(const Step& step, Clock& into) {
-  const Scoped& fenced = state_->clocks[step.warp.agent].fenced;
-  into.join(fenced[Scope::Cluster]);
-  into.join(fenced[Scope::Gpu]);
+  const Clock& clock = state_->clocks[step.warp.agent];
+  into.join(clock.fenced[Scope::Cluster]);
+  into.join(clock.fenced[Scope::Gpu]);
+  into.begun.join(clock.begun);
 }
 
 void Races::acquire(const Step& step, const Clock& from) {
@@ -354,12 +397,12 @@ void Races::strong(const Step& step, const Region& region, uint64_t offset, uint
 void Races::State::take(const Warp& warp, const Location& near, const GlobalRaces::Location* far,
                         Order order) {
   Look& look = looks[warp.agent];
-  const uint64_t releases = near.releases + (far ? far->releases : 0);
-  if (look.at == &near && look.releases == releases && look.scope >= order.scope &&
-      (look.acquired || !order.acquires)) {
+  const uint64_t far_releases = far ? far->releases : look.far_releases;
+  if (look.at == &near && look.releases == near.releases && look.far_releases == far_releases &&
+      look.scope >= order.scope && (look.acquired || !order.acquires)) {
     return;
   }
-  look = {&near, releases, order.scope, order.acquires};
+  look = {&near, near.releases, far_releases, order.scope, order.acquires};
   Clock& clock = clocks[warp.agent];
   const auto into = [&](Scope scope) -> Knowledge& {
     return order.acquires ? clock : clock.seen[scope];
@@ -463,7 +506,8 @@ void Races::made(const Step& step, Cta& owner, uint32_t offset, Mbarrier& barrie
 void Races::use(const Step& step, Cta& owner, uint32_t offset, const Mbarrier& barrier) {
   State& s = *state_;
   const Region region{Region::Is::Shared, &owner};
-  const Accessor now = s.ordinary(step, region, Touch::Atomic, strength(Scope::Gpu));
+  Accessor now = s.ordinary(step, region, Touch::Atomic, strength(Scope::Gpu));
+  now.of_phase = true;
   if (now.knows.happened.of(barrier.made_by) < barrier.made_at &&
       now.knows.made.of(barrier.made_by) < barrier.made_at) {
     Stamp made;
@@ -474,11 +518,30 @@ void Races::use(const Step& step, Cta& owner, uint32_t offset, const Mbarrier& b
     made.writes = 1;
     s.report(offset, made, now, Problem::Unordered);
   }
+  s.keep_foreign(s.uses, now, barrier.agent, uint32_t(barrier.phase + 1));
   s.touch(offset, Mbarrier::BYTES, now);
 }
 
 void Races::phase_completed(Mbarrier& barrier) {
   barrier.completed.happened.raise(barrier.agent, uint32_t(barrier.phase));
+}
+
+void Races::check_end(const Cta& cta) const {
+  const State& s = *state_;
+  Times known;
+  for (const auto& warp : cta.warps) known.join(s.clocks[warp->agent].happened);
+  for (const auto* kept : {&s.foreign[cta.rank], &s.uses[cta.rank]}) {
+    for (uint32_t agent = 0; agent < kept->size(); ++agent) {
+      const auto& [access, time] = (*kept)[agent];
+      if (time <= known.of(agent) || access.time <= known.of(access.agent)) continue;
+      Failure failure = Failure("BlockEndError")
+                            .with("block", cta.name())
+                            .with("first", s.who(access))
+                            .with("first_access", access.writes ? "writes" : "reads");
+      failure.line = access.line;
+      throw failure;
+    }
+  }
 }
 
 void Races::forget(const Region& region, uint64_t offset, uint64_t bytes) {

@@ -117,6 +117,10 @@ class Races {
   // gets to know what that phase passes on, it has to know of the initialisation.
   void use(const Step& step, Cta& owner, uint32_t offset, const Mbarrier& barrier);
 
+  // A block has ended.  Throws where what others have done with its shared memory, or copies into
+  // it, need not have happened by then.
+  void check_end(const Cta& cta) const;
+
   // An allocation of tensor memory is given back: what follows is unrelated.
   void forget(const Region& region, uint64_t offset, uint64_t bytes);
 

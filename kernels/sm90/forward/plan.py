@@ -38,7 +38,7 @@ class Tiling:
 
     Attributes:
         warpgroups: that consume, each with 64 rows: 1, 2 or 3.
-        keys: of a tile; a multiple of 8, at most 256.
+        keys: of a tile; a multiple of 16, at most 256.
         stages: of the rings of K and V.
     """
 

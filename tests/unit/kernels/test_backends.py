@@ -9,15 +9,20 @@ from unittest import mock
 
 import pytest
 import torch
+from torch._inductor.exc import InductorError
 
 import flexfa4
 from flexfa4 import checks
-from flexfa4.kernels import backends
+from flexfa4.kernels import autograd, backends
 from flexfa4.kernels.backends import NAMES, BackendWarning, attend, backend_for
 from flexfa4.kernels.compile.errors import MissingCompilerPackageError
 from flexfa4.kernels.cpu.function import CPU
 from flexfa4.kernels.emit.errors import KernelLimitError
 from flexfa4.kernels.errors import UnservedCallError
+from flexfa4.kernels.flex import function as function_of_torch
+from flexfa4.kernels.flex.compiled import compiling_with
+from flexfa4.kernels.flex.errors import FlexCompileError
+from flexfa4.kernels.flex.function import FlexBackend
 from flexfa4.kernels.launch.target import Target, standing_in
 from flexfa4.kernels.refusal import Refusal
 from flexfa4.kernels.request import Choices, Inputs, Request
@@ -186,3 +191,54 @@ def test_gradients_come_from_the_cpu_backend() -> None:
     assert lse is not None
     found = torch.autograd.grad(out.sum() + lse.sum(), inputs[:3])
     torch.testing.assert_close(found, wanted)
+
+
+# ---- torch's FlexAttention -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def compiled_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let torch compile FlexAttention for every device, on a GPU without kernels of ours."""
+    monkeypatch.setitem(backends._SERVING, "flex", backends._flex)
+    with standing_in(Target(Recorder(), (8, 0), 4)), compiling_with("aot_eager"):
+        yield
+
+
+@pytest.mark.usefixtures("compiled_torch")
+def test_auto_takes_torchs_flex_attention_where_there_are_no_kernels() -> None:
+    assert isinstance(backend_for(request("auto"), on_gpu(drawn()), True), FlexBackend)
+    wide = on_gpu(drawn(dtype=torch.float64))
+    assert backend_for(request("auto"), wide, True) is CPU
+    with pytest.raises(UnservedCallError, match="float64"):
+        backend_for(request("flex"), wide, True)
+
+
+@pytest.mark.usefixtures("compiled_torch")
+def test_calls_without_queries_or_keys_are_left_to_the_cpu_backend() -> None:
+    q, k, v, _ = drawn()
+    assert backend_for(request("flex"), Inputs(q[:, :, :0], k, v, None), True) is CPU
+    assert backend_for(request("flex"), Inputs(q, k[:, :, :0], v[:, :, :0], None), True) is CPU
+
+
+@pytest.mark.usefixtures("compiled_torch")
+def test_what_torch_fails_to_compile_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[Any] = []
+    failure = InductorError(ValueError("too many registers"), None)
+
+    def fails(backend: FlexBackend, *call: Any, **more: Any) -> Any:
+        raise backend._failed(failure)
+
+    monkeypatch.setattr(FlexBackend, "_run", fails)
+    monkeypatch.setattr(
+        autograd, "attend", lambda backend, *call: served.append(backend) or (None, None)
+    )
+    backends._warn.cache_clear()
+    inputs = on_gpu(drawn(24))
+    with pytest.raises(FlexCompileError, match="too many registers"):
+        attend(request("flex"), inputs)
+    function_of_torch._FAILED.clear()
+    with pytest.warns(BackendWarning, match="too many registers"):
+        attend(request("auto"), inputs)
+    assert served == [CPU] and backend_for(request("auto"), inputs, False) is CPU
+    with pytest.raises(FlexCompileError, match="too many registers"):
+        backend_for(request("flex"), inputs, False)

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from flexfa4.emulator.decode.liveness import Allocation, allocate, registers_of
+from flexfa4.emulator.decode.flow import registers_of
+from flexfa4.emulator.decode.liveness import Allocation, allocate
 from flexfa4.emulator.ptx import Function, parse
 from flexfa4.emulator.ptx.forms import Access
 from flexfa4.emulator.ptx.program import Target

@@ -31,6 +31,7 @@ def test_lists_stand_for_the_blocks_that_torch_finds(lengths: tuple[int, int], s
     names = [*torch_flex.BlockMask._TENSOR_ATTRS[:8]]
     found = lists_of(blocks_of(mask, lengths, heads=3, block_size=size), CPU, by_columns=True)
     for name, ours in zip(names, found, strict=True):
+        assert ours is not None
         exact = getattr(theirs, name)
         if "indices" in name:
             counts = getattr(theirs, name.replace("indices", "num_blocks"))

@@ -11,6 +11,7 @@ from flexfa4.emulator import EmulationError
 from flexfa4.emulator.failures.machine import NotAlignedError, NotUniformError
 from flexfa4.emulator.failures.matrices import SharedDescriptorError
 from flexfa4.emulator.failures.memory import OutOfBoundsError, UninitialisedReadError
+from flexfa4.emulator.failures.program import UnfencedProductError
 from flexfa4.emulator.failures.warp_matrices import (
     WarpgroupError,
     WgmmaFenceError,
@@ -195,7 +196,12 @@ FAILURES: list[tuple[str, type[EmulationError], str]] = [
         NotAlignedError,
         "0xffff",
     ),
-    ("{product} {done}", WgmmaFenceError, "no wgmma.fence"),
+    ("{product} {done}", UnfencedProductError, "d0 is computed"),
+    (
+        "mov.b32 d0, 0; mov.b32 d1, 0; mov.b32 d2, 0; mov.b32 d3, 0; {product} {done}",
+        WgmmaFenceError,
+        "no wgmma.fence",
+    ),
 ]
 
 

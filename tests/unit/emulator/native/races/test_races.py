@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from flexfa4.emulator import EmulationError
-from tests.racing_programs import ALL, CONSEQUENCES, Program, Seed
+from tests.racing_programs import CONSEQUENCES, FLAGS, PROGRAMS, Program, Seed
+from tests.racing_tensor_programs import TENSOR_PROGRAMS
 
+ALL = PROGRAMS + FLAGS + TENSOR_PROGRAMS
 SCHEDULES = ["eager", "late", "random", "priority"]
 SEEDS = [(program, seed) for program in ALL for seed in program.seeds]
 
