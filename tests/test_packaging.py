@@ -22,7 +22,12 @@ PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 # Loaded only when a value of the package is given to it, so that it is there already.
 LOADED_BY_ITSELF = {"numpy"}
 # Packages that are imported by another name than the one they are installed by.
-IMPORTED_AS = {"nvidia-cutlass-dsl": "cutlass", "pillow": "PIL", "pyyaml": "yaml"}
+IMPORTED_AS = {
+    "apache-tvm-ffi": "tvm_ffi",
+    "nvidia-cutlass-dsl": "cutlass",
+    "pillow": "PIL",
+    "pyyaml": "yaml",
+}
 SHIPPED = ("LICENSE", "README.md", "pyproject.toml", "flexfa4", *MAPPED)
 
 
@@ -88,13 +93,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_the_dependencies_are_what_shipped_code_imports() -> None:
-    needed = requirements("dependencies") | requirements("plot") | requirements("emulate")
+    needed = requirements("dependencies") | requirements("plot") | requirements("gpu")
     found = packages_imported_in("flexfa4", *MAPPED, in_functions=True)
     assert found - LOADED_BY_ITSELF == needed
 
 
 def test_tests_and_scripts_import_only_what_the_test_extra_brings() -> None:
-    extras = requirements("plot") | requirements("test") | requirements("emulate")
+    extras = requirements("plot") | requirements("test") | requirements("gpu")
     brought = requirements("dependencies") | extras
     # functions of tests also import modules that the tests make
     found = packages_imported_in("tests", "benchmarks", "docs", "examples", in_functions=False)
