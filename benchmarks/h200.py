@@ -3,7 +3,7 @@
     python benchmarks/h200.py --out results.json               # the table, and what the host does
     python benchmarks/h200.py --cases 'paper-d128-*' --out paper.json
     python benchmarks/h200.py --cases causal,window-128 --quick
-    python benchmarks/h200.py --merge a.json b.json --out all.json --plot docs/pictures
+    python benchmarks/h200.py --merge a.json b.json --out all.json --plot docs/notes
 
 Needs an H200 and CUDA; peers that are not installed are reported and left out.  FLOPs are those of
 visible scores.  Each output is compared with attention in fp64 on slices before it is timed; each
