@@ -7,6 +7,7 @@ second derivatives are decided here.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -46,6 +47,16 @@ class Backend(Protocol):
             results: what the forward pass gave, and the gradients that come in.
             wanted: for each of `inputs` whether its gradient is wanted.
         """
+
+
+class DifferentiableBackend(ABC):
+    """A backend that torch's autograd follows, with no help of this module."""
+
+    @abstractmethod
+    def attend(
+        self, request: Request, inputs: Inputs, differentiable: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return out and lse, as `attend` of this module does."""
 
 
 def needs_gradients(request: Request, inputs: Inputs) -> bool:

@@ -3,7 +3,7 @@
 ``"sm90"`` and the like name a compute capability as compilers do: a product's name would not say
 which cards are meant.  A backend that is named serves the call or says why it does not; no other is
 taken in its place.  On a GPU ``"auto"`` takes the first of these that serves the call: the kernels
-for this GPU, torch's compiled FlexAttention, the CPU backend's torch code.
+for this GPU, if any GPU has run them, torch's compiled FlexAttention, the CPU backend's torch code.
 """
 
 from __future__ import annotations
@@ -11,26 +11,30 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
+from flexfa4.frontend.binding import BoundGraph
 from flexfa4.kernels import autograd
-from flexfa4.kernels.cpu.function import CPU
-from flexfa4.kernels.flex import function as flex
+from flexfa4.kernels.architectures import AUTOMATIC, CAPABILITIES, architecture, named
+from flexfa4.kernels.errors import CallMemoryError
 from flexfa4.kernels.flex.errors import FlexCompileError
-from flexfa4.kernels.launch.target import target_of
-from flexfa4.kernels.refusal import Refusal
+from flexfa4.kernels.forward import function as forward
+from flexfa4.kernels.launch.emulated import emulated_target
+from flexfa4.kernels.launch.target import Target, target_of
+from flexfa4.kernels.refusal import BackendWarning, Refusal
 from flexfa4.kernels.request import Inputs, Request
-from flexfa4.kernels.sm90 import function as sm90
-from flexfa4.kernels.sm90.support import CAPABILITY
 
-NAMES: Final = ("auto", "cpu", "flex", "sm90")
-"""What `backend` may be."""
+if TYPE_CHECKING:
+    from flexfa4.kernels.varlen.call import Ends
 
-
-class BackendWarning(UserWarning):
-    """A GPU runs plain torch code, because kernels for it lack something on this machine."""
+NAMES: Final = (
+    "auto", "cpu", "flex", "sm90", "sm100",
+    "emulator", "emulator:sm_90a", "emulator:sm_103a",
+)  # fmt: skip
+"""What `backend` may be.  ``"emulator"`` runs kernels for GPUs on tensors of the CPU: those for
+``sm_100a``, or what is named behind it."""
 
 
 def attend(request: Request, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -50,11 +54,21 @@ def attend(request: Request, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor
         CompileError: a kernel has to be compiled and cannot be.
         LaunchError: a kernel cannot be launched.
         FlexCompileError: torch was named to compile a call, and cannot.
+        CallMemoryError: the device has too little free memory.
     """
     differentiable = autograd.needs_gradients(request, inputs)
+    try:
+        return _attended(request, inputs, differentiable)
+    except torch.OutOfMemoryError as error:
+        raise _memory_error(error, request, inputs, differentiable) from error
+
+
+def _attended(
+    request: Request, inputs: Inputs, differentiable: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     lse = differentiable or request.return_lse
     backend = backend_for(request, inputs, lse)
-    if isinstance(backend, flex.FlexBackend):
+    if isinstance(backend, autograd.DifferentiableBackend):
         try:
             return backend.attend(request, inputs, differentiable)
         except FlexCompileError as error:
@@ -75,9 +89,9 @@ def backend_for(request: Request, inputs: Inputs, lse: bool) -> autograd.Backend
     """
     name, device = request.choices.backend, inputs.q.device
     if name == "cpu" or (name == "auto" and device.type != "cuda"):
-        return CPU
+        return _cpu()
     refused: list[Refusal] = []
-    for serving in (name,) if name != "auto" else ("sm90", "flex"):
+    for serving in (name,) if name != "auto" else (*AUTOMATIC, "flex"):
         found = _SERVING[serving](request, inputs, lse)
         if not isinstance(found, Refusal):
             return found
@@ -87,25 +101,139 @@ def backend_for(request: Request, inputs: Inputs, lse: bool) -> autograd.Backend
     for found in refused:
         if found.lacking:
             _warn(found.found, found.rewrite)
+    return _cpu()
+
+
+# Backends are imported when they are first asked: a process begins with the import.
+
+
+@functools.cache
+def _cpu() -> autograd.Backend:
+    from flexfa4.kernels.cpu.function import CPU
+
     return CPU
 
 
-def _sm90(request: Request, inputs: Inputs, lse: bool) -> autograd.Backend | Refusal:
+def _kernels(backend: str, request: Request, inputs: Inputs, lse: bool) -> forward.Prepared:
+    """Return what serves a call on the GPUs that a backend is for."""
     target = target_of(inputs.q.device)
-    if request.choices.backend == "auto" and (target is None or target.capability != CAPABILITY):
+    if request.choices.backend == "auto" and (
+        target is None or CAPABILITIES.get(target.capability) != backend
+    ):
         return _OTHER_GPU
-    return sm90.prepared(request, inputs, target, lse)
+    return forward.prepared(architecture(backend), request, inputs, target, lse)
+
+
+def _emulated(name: str, request: Request, inputs: Inputs, lse: bool) -> forward.Prepared:
+    """Return what serves a call on the CPU, by the kernels for a GPU."""
+    device = inputs.q.device
+    if device.type != "cpu":
+        rewrite = "query, key, value = query.cpu(), key.cpu(), value.cpu()"
+        return Refusal(f"tensors on {device}", "tensors on the CPU, where it runs", rewrite)
+    known = named(name)
+    return forward.prepared(known, request, inputs, emulated_target(known.capability_of(name)), lse)
 
 
 def _flex(request: Request, inputs: Inputs, lse: bool) -> autograd.Backend | Refusal:
     if 0 in inputs.q.shape or inputs.k.shape[2] == 0:  # nothing that torch would compile
-        return CPU
-    return flex.prepared(request, inputs, lse)
+        return _cpu()
+    from flexfa4.kernels.flex.function import prepared
+
+    return prepared(request, inputs, lse)
+
+
+def attend_varlen(
+    request: Request, mask: BoundGraph | None, inputs: Inputs, ends: Ends
+) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+    """Run attention on packed sequences whose lengths the host does not know.
+
+    Args:
+        request: everything but tensors and mask.
+        mask: of one sequence; None for none.
+        inputs: all sequences as one row, of a batch of 1.
+        ends: where each of them ends.
+
+    Returns:
+        As `attend`; None where no backend does this, and the lengths have to be read.
+
+    Raises:
+        CompileError: a kernel has to be compiled and cannot be.
+        LaunchError: a kernel cannot be launched.
+        CallMemoryError: the device has too little free memory.
+    """
+    if autograd.needs_gradients(request, inputs):
+        return None
+    from flexfa4.kernels.forward import varlen
+    from flexfa4.kernels.forward.varlen_call import VarlenCall
+
+    emulated = request.choices.backend == _EMULATED_HOPPER
+    target = emulated_target((9, 0)) if emulated else target_of(inputs.q.device)
+    if target is None:
+        return None
+    call = VarlenCall(request, mask, ends.sequences)
+    try:
+        return varlen.attend(
+            architecture(_kernels_for(request, target)), call, inputs, ends, target
+        )
+    except torch.OutOfMemoryError as error:
+        raise _memory_error(error, request, inputs, False) from error
+
+
+def _kernels_for(request: Request, target: Target) -> str:
+    """Return the backend that was named, or else the one for a GPU."""
+    named = request.choices.backend
+    if named in _OF_PACKED:
+        return named
+    return "sm100" if target.capability[0] == _BLACKWELL else "sm90"
+
+
+_OF_PACKED: Final = ("sm90", "sm100")
+_BLACKWELL: Final = 10  # of the compute capability
+_EMULATED_HOPPER: Final = "emulator:sm_90a"
+
+
+def finds_lengths(name: str, device: torch.device) -> bool:
+    """Return whether a backend may have kernels that find the lengths of packed sequences."""
+    if name in ("auto", _EMULATED_HOPPER):
+        return device.type == ("cuda" if name == "auto" else "cpu")
+    return name in _OF_PACKED
 
 
 _Serving = Callable[[Request, Inputs, bool], "autograd.Backend | Refusal"]
-_SERVING: Final[dict[str, _Serving]] = {"sm90": _sm90, "flex": _flex}
+_SERVING: Final[dict[str, _Serving]] = {
+    "sm90": functools.partial(_kernels, "sm90"),
+    "sm100": functools.partial(_kernels, "sm100"),
+    "flex": _flex,
+    **{
+        name: functools.partial(_emulated, name.partition(":")[2] or "sm_100a")
+        for name in NAMES
+        if name.startswith("emulator")
+    },
+}
 _OTHER_GPU: Final = Refusal("another GPU", "", "")  # asked on each call, and told nobody
+
+
+def _memory_error(
+    error: torch.OutOfMemoryError, request: Request, inputs: Inputs, differentiable: bool
+) -> CallMemoryError:
+    """Return the error for a call that torch has no memory for."""
+    q, _, v, _ = inputs
+    rows = q.numel() // max(q.shape[3], 1)
+    sizes = {"out": rows * v.shape[3] * q.element_size()}
+    if differentiable or request.return_lse:
+        sizes["lse"] = rows * (8 if q.dtype is torch.float64 else 4)
+    return CallMemoryError(
+        device=q.device,
+        needed=_in_units(sum(sizes.values())),
+        parts=", ".join(f"{name} {_in_units(nbytes)}" for name, nbytes in sizes.items()),
+        reason=str(error).splitlines()[0] if str(error) else "out of memory",
+        rewrite="calls of fewer batches or heads, one after the other"
+        + ("; or torch.no_grad(), if no gradients are wanted" if differentiable else ""),
+    )
+
+
+def _in_units(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"
 
 
 @functools.cache

@@ -13,6 +13,10 @@ from flexfa4.errors import FlexFA4Error
 from flexfa4.kernels.errors import UnservedCallError
 
 
+class BackendWarning(UserWarning):
+    """A GPU runs plain torch code, because kernels for it lack something on this machine."""
+
+
 @dataclass(frozen=True)
 class Refusal:
     """Why a backend does not serve a call.

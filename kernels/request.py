@@ -30,6 +30,12 @@ class Tile(NamedTuple):
 
 ANY_TILE: Final = Tile()
 
+TAU: Final = 8.0
+"""The usual threshold of rescaling: FlashAttention-4's (arXiv 2603.05451, section 3.1)."""
+
+MOST_TAU: Final = 15
+"""Probabilities are at most 2 to the power of this, where fp16 ends at 65504."""
+
 
 @dataclass(frozen=True)
 class Choices:
@@ -39,11 +45,15 @@ class Choices:
         backend: a name of `flexfa4.kernels.backends`.
         scores_at_once: see `flexfa4.kernels.cpu.schedule.SCORES_AT_ONCE`; None is the default.
         tile: of a GPU kernel.
+        tau: growth of a row's maximum, in powers of 2, up to which a GPU kernel rescales nothing.
+        deterministic: gradients have the same bits on every run.
     """
 
     backend: str = "auto"
     scores_at_once: int | None = None
     tile: Tile = ANY_TILE
+    tau: float = TAU
+    deterministic: bool = False
 
 
 DEFAULT: Final = Choices()

@@ -161,6 +161,7 @@ class Domain:
         shapes: the shape of each captured tensor.
         q: least and greatest `q`, by default 0 and ``q_len - 1``.
         kv: least and greatest `kv`, likewise.
+        any_length: the symbols of lengths may be any numbers from 1 to those.
     """
 
     b: int
@@ -173,6 +174,7 @@ class Domain:
     shapes: Mapping[Buffer, tuple[int, ...]] = field(default_factory=dict)
     q: tuple[int, int] | None = None
     kv: tuple[int, int] | None = None
+    any_length: bool = False
 
     def leaf(self, node: Node) -> Interval | None:
         """Return what this call knows about a leaf (as the argument of `bound`)."""
@@ -186,6 +188,8 @@ class Domain:
             return Interval(*ends)
         if node.op == "symbol":
             value: int = getattr(self, node.attr)
+            if self.any_length and node.attr in ("q_len", "kv_len"):
+                return Interval(1, max(value, 1))
             return Interval(value, value)
         if node.op == "scalar":
             number = self.scalars.get(node.attr)
@@ -226,12 +230,14 @@ class Premises:
         scalars: values of its captured numbers.
         shapes: shapes of its captured tensors.
         sizes: sizes of the call.
+        any_length: lengths are those, or less (`Domain.any_length`): of sequences of a batch.
     """
 
     graph: Graph
     scalars: tuple[int | float, ...]
     shapes: tuple[tuple[int, ...], ...]
     sizes: Sizes
+    any_length: bool = False
 
     def domain(self) -> Domain:
         """Return the same for interval analysis."""
@@ -245,17 +251,20 @@ class Premises:
             num_kv_heads=sizes.kv_heads,
             scalars=dict(zip(self.graph.scalars, self.scalars, strict=True)),
             shapes=dict(zip(self.graph.buffers, self.shapes, strict=True)),
+            any_length=self.any_length,
         )
 
 
-def premises(bound: BoundGraph, sizes: Sizes) -> Premises:
-    """Return what proofs about a call rest on."""
+def premises(bound: BoundGraph, sizes: Sizes, *, any_length: bool = False) -> Premises:
+    """Return what proofs about a call rest on; see `Premises`."""
     shapes = tuple([tuple(t.shape) for t in bound.tensors])
-    return Premises(bound.graph, bound.scalars, shapes, sizes)
+    return Premises(bound.graph, bound.scalars, shapes, sizes, any_length)
 
 
 @functools.lru_cache(maxsize=1024)
 def unproved_loads(given: Premises) -> frozenset[Node]:
     """Return the loads whose indices are not proved to be in range."""
+    if not given.graph.buffers:
+        return frozenset()
     proved = prove_loads(given.graph.root, given.domain())
     return frozenset(load for load, holds in proved.items() if not holds)

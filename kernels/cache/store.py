@@ -26,6 +26,7 @@ from flexfa4.counters import count
 from flexfa4.kernels.cache.entry import FORM, EntryError, read_entry, write_entry
 from flexfa4.kernels.cache.keys import key_of
 from flexfa4.kernels.cache.locks import locked
+from flexfa4.kernels.compile.collector import no_collection
 from flexfa4.kernels.compile.compiled_kernel import CompiledKernel
 
 KEPT_DAYS: Final = 90  # that a file stays unused
@@ -82,7 +83,8 @@ class KernelCache:
             kernel = self._read(file)  # another one may have compiled it meanwhile
             if kernel is None:
                 count("compiles")
-                kernel = compile()
+                with no_collection():
+                    kernel = compile()
                 self._write(file, kernel)
         return kernel
 

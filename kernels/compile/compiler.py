@@ -23,8 +23,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from flexfa4.errors import FlexFA4Error, Where
+from flexfa4.errors import FlexFA4Error
 from flexfa4.frontend.ir import Graph
+from flexfa4.kernels.cache.keys import RELEASE, compiler_release
 from flexfa4.kernels.compile.compiled_kernel import CompiledKernel, Dim3, Resources, Versions
 from flexfa4.kernels.compile.cubin import KernelInfo, read_cubin
 from flexfa4.kernels.compile.errors import (
@@ -56,7 +57,6 @@ def compile_kernel(
     arch: str,
     example: Sequence[Any] | None = None,
     mods: Sequence[Graph] = (),
-    where: Where | str | None = None,
     programmatic: bool = False,
     ptxas_options: str = "",
 ) -> CompiledKernel:
@@ -68,7 +68,6 @@ def compile_kernel(
         arch: one of `ARCHITECTURES`.
         example: arguments to call the object with, where they are not one for each parameter.
         mods: the user's graphs in the kernel, for messages.
-        where: where the user wrote them, for messages.
         programmatic: the kernel waits itself for the launch before it.
         ptxas_options: for the compiler of PTX.
 
@@ -84,7 +83,7 @@ def compile_kernel(
         raise ArchitectureError(
             arch=arch, names=", ".join(ARCHITECTURES), nearest=_nearest_architecture(arch)
         )
-    compilation = _compiled(jit, signature, arch, example, mods, where, ptxas_options)
+    compilation = _compiled(jit, signature, arch, example, mods, ptxas_options)
     entry = _only_entry(compilation.ptx, arch)
     info = read_cubin(compilation.cubin)[entry.name]
     for found, what, expected, rewrite in _broken_promises(signature, entry, info, compilation):
@@ -143,7 +142,6 @@ def _compiled(
     arch: str,
     example: Sequence[Any] | None,
     mods: Sequence[Graph],
-    where: Where | str | None,
     ptxas_options: str,
 ) -> Compilation:
     """Compile, and make one error of ours of whatever goes wrong."""
@@ -156,9 +154,11 @@ def _compiled(
     except FlexFA4Error:
         raise  # a refusal of ours, or of the emission of a mod, says more
     except Exception as error:
-        raise KernelCompileError(
-            where=where, arch=arch, reason=_reason(error), mods=_shown(mods)
-        ) from error
+        release = compiler_release()
+        if release != RELEASE:  # which is what it fails for, most likely
+            lacks = f"what kernels are compiled by, or has it in another way: {_reason(error)}"
+            raise UnfittingCompilerError(version=release, what=lacks) from error
+        raise KernelCompileError(arch=arch, reason=_reason(error), mods=_shown(mods)) from error
 
 
 def _reason(error: Exception) -> str:

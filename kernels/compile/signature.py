@@ -10,7 +10,6 @@ hardware's ("Tensor Map Object Management" in CUDA's driver API; PTX ISA, "Tenso
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final
@@ -176,11 +175,6 @@ class TensorMap(Parameter):
     def rank(self) -> int:
         """Number of axes, 1 to 5."""
         return len(self.box)
-
-    @property
-    def box_nbytes(self) -> int:
-        """Bytes that one copy moves, with those outside of the tensor."""
-        return math.prod(self.box) * self.row_element.nbytes
 
 
 Signature = tuple[Parameter, ...]

@@ -3,8 +3,8 @@
 A share is the gradient of the scores times the derivative of the mod, as sums of products
 (`products`), or as the mod is written where that gives no finite result.  A load that does not vary
 along an axis gets the sum over that axis first, so that a slope for each head costs one reduction.
-Dimensions that were sliced by the load are added to by slice, the others by index.  Sums are kept
-in the score dtype (fp32 for bf16 buffers).
+Sums are kept in the score dtype (fp32 for bf16 buffers); how they are added up is the business of
+`kernels.load_gradients`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,13 @@ from typing import Any
 import torch
 
 from flexfa4.frontend.contraction import sum_of_products
-from flexfa4.frontend.evaluate import VECTOR_AXIS, Values, is_whole_axis, plain_axes
-from flexfa4.frontend.ir import Buffer, Node
+from flexfa4.frontend.ir import Buffer
 from flexfa4.frontend.lanes import Lanes
 from flexfa4.kernels.cpu import scores as tiles
 from flexfa4.kernels.cpu.plan import LoadGradient
-from flexfa4.kernels.cpu.products import load_axes
 from flexfa4.kernels.cpu.scores import Call
+from flexfa4.kernels.load_gradients import accumulate, load_axes
 from flexfa4.primitives.key_runs import KeyRun
-
-# ---- the share of a rectangle --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,75 +142,3 @@ def _zero_masked(share: torch.Tensor, at: Rectangle) -> None:
         keep, _ = tiles.mask_bits(call, Lanes(lanes.b, lanes.h, lanes.q, (start, stop)))
         columns = share[..., start - run.start : stop - run.start, :]
         columns.masked_fill_((keep == 0).unsqueeze(-1), 0.0)
-
-
-# ---- adding it up --------------------------------------------------------------------------------
-
-
-def accumulate(
-    target: torch.Tensor,
-    load: Node,
-    indices: tuple[Any, ...],
-    gradient: torch.Tensor,
-    lanes: Lanes,
-    values: Values,
-) -> None:
-    """Add a tile's gradient of one load into `target`.
-
-    Args:
-        target: sum so far, of the buffer's shape, in the score dtype.
-        load: the load.
-        indices: its indices on these lanes, as tensors that broadcast over them or numbers.
-        gradient: ``lanes.shape``, with a trailing axis for a vector load; an axis that the load
-            does not vary along may be summed before, to one.
-        lanes: the rectangle.
-        values: the call's captures.
-    """
-    rank = 5 if load.length is not None else 4
-    varies = load_axes(load)
-    rest = [axis for axis in range(rank) if axis not in varies and gradient.shape[axis] > 1]
-    if rest:
-        gradient = gradient.sum(rest, keepdim=True)
-    plain = {} if load in values.unproved else plain_axes(load)
-    if len(plain) == target.dim():
-        _add_slice(target, load, plain, gradient, lanes)
-    else:
-        _add_indexed(target, load, indices, gradient, rank)
-
-
-def _add_slice(
-    target: torch.Tensor, load: Node, plain: dict[int, int], gradient: torch.Tensor, lanes: Lanes
-) -> None:
-    for d, axis in plain.items():
-        if axis != VECTOR_AXIS:
-            start, stop = getattr(lanes, load.args[d].attr)
-            target = target.narrow(d, start, stop - start)
-    used = [plain[d] for d in range(target.dim())]
-    unused = [axis for axis in range(gradient.dim()) if axis not in used]
-    target.add_(gradient.permute(*unused, *used)[(0,) * len(unused)])
-
-
-def _add_indexed(
-    target: torch.Tensor, load: Node, indices: tuple[Any, ...], gradient: torch.Tensor, rank: int
-) -> None:
-    if not target.numel():
-        return
-    indexed = target.dim()
-    if [d for d, arg in enumerate(load.args) if arg.length is not None] == [indexed - 1]:
-        indexed -= is_whole_axis(load, indexed - 1)  # whole vectors are added at once
-    flat: Any = 0
-    for d, index in enumerate(indices[:indexed]):
-        size = target.shape[d]
-        t = torch.as_tensor(index, device=target.device)
-        if rank == 5 and indexed == target.dim() and load.args[d].length is None and t.dim():
-            t = t.unsqueeze(-1)
-        t = torch.where(t < 0, t + size, t).clamp(0, max(size - 1, 0))  # torch's negative indices
-        flat = flat * size + t
-    flat = flat if isinstance(flat, torch.Tensor) else torch.tensor(flat, device=target.device)
-    row = target.shape[indexed:]
-    flat = flat.expand(gradient.shape[: gradient.dim() - len(row)]).reshape(-1)
-    source, rows = gradient.reshape(-1, *row), target.view(-1, *row)
-    if target.device.type == "cpu":
-        rows.index_add_(0, flat, source)
-    else:  # elsewhere index_add_ sums in any order; this one sorts first: the same bits each run
-        rows.index_put_((flat,), source, accumulate=True)

@@ -22,26 +22,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from flexfa4.frontend.evaluate import VECTOR_AXIS, operands
+from flexfa4.frontend.evaluate import operands
 from flexfa4.frontend.ir import F32, Node, const, substitute, topological, with_args
 from flexfa4.frontend.lanes import AXES
 from flexfa4.frontend.ops import apply
+from flexfa4.kernels.load_gradients import load_axes, varies
 
 _ZERO, _ONE, _MINUS_ONE = const(0.0, F32), const(1.0, F32), const(-1.0, F32)
-_ALL: Final = frozenset(AXES)
 _PAIR: Final = frozenset({"q", "kv"})
 _MOST_FACTORS: Final = 16  # more are left in one piece
-
-
-def varies(node: Node) -> frozenset[str]:
-    """Return the axes that a value varies along; what varies with the score varies along all."""
-    return _ALL if "score" in node.depends else node.depends
-
-
-def load_axes(load: Node) -> frozenset[int]:
-    """Return the axes that the elements of a load vary along, `VECTOR_AXIS` included."""
-    axes = {AXES[name] for arg in load.args for name in varies(arg)}
-    return frozenset(axes | {VECTOR_AXIS} if load.length is not None else axes)
 
 
 def longest_vector(roots: Sequence[Node]) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import Buffer, Node
 from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.sizes import Sizes
+from flexfa4.kernels.autograd import DifferentiableBackend
 from flexfa4.kernels.emit.captures import BufferPlan, CapturePlan, capture_plan
 from flexfa4.kernels.emit.errors import KernelLimitError
 from flexfa4.kernels.flex.blocks import lists_of, refused_blocks
@@ -41,7 +42,7 @@ _FAILED: Final[dict[FlexPlan, Refusal]] = {}
 
 
 @dataclass(frozen=True, eq=False)
-class FlexBackend:
+class FlexBackend(DifferentiableBackend):
     """Serves the calls of a plan; see `flexfa4.kernels.autograd.Backend`.
 
     Attributes:

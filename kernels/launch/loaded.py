@@ -169,7 +169,7 @@ class LoadedKernel:
         self.device = device
         self.kernel = kernel
         driver = device.driver
-        with _outside_of_captures(driver), device.current():
+        with device.current(), _outside_of_captures(driver):
             library = Library.of(driver, kernel)
             self.function = self._function(driver, library)
         self._launch = driver.launch_kernel

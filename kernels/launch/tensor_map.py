@@ -112,29 +112,24 @@ def limit_of(tensor: Tensor) -> tuple[str, str] | None:
     Returns:
         What was found and what is allowed, in words; None where nothing is in the way.
     """
-    return next(((found, wanted) for holds, found, wanted in _limits(tensor) if not holds), None)
+    return next(_broken(tensor), None)
 
 
-def _limits(tensor: Tensor) -> Iterator[tuple[bool, str, str]]:
+def _broken(tensor: Tensor) -> Iterator[tuple[str, str]]:
+    """Yield what is in the way; texts are made for that only."""
     address, sizes, strides = tensor
-    yield (
-        len(strides) == len(sizes) - 1,
-        f"{len(sizes)} sizes and {len(strides)} strides",
-        "a stride for each axis but the contiguous one",
-    )
-    yield (
-        address > 0 and address % UNIT == 0,
-        f"the address {address:#x}",
-        f"addresses that are multiples of {UNIT}",
-    )
-    yield (
-        all(1 <= size <= MAX_SIZE for size in sizes),
-        f"the sizes {tuple(sizes)}",
-        "1 to 2**32 elements along each axis",
-    )
-    for size, stride in zip(sizes[1:], strides, strict=True):
+    if len(strides) != len(sizes) - 1:
         yield (
-            size == 1 or (stride % UNIT == 0 and 0 <= stride < MAX_STRIDE),
-            f"a stride of {stride} bytes",
-            f"strides that are multiples of {UNIT} bytes, below 2**40",
+            f"{len(sizes)} sizes and {len(strides)} strides",
+            "a stride for each axis but the contiguous one",
         )
+    if address <= 0 or address % UNIT:
+        yield f"the address {address:#x}", f"addresses that are multiples of {UNIT}"
+    if not 1 <= min(sizes) <= max(sizes) <= MAX_SIZE:
+        yield f"the sizes {tuple(sizes)}", "1 to 2**32 elements along each axis"
+    for size, stride in zip(sizes[1:], strides, strict=True):
+        if size > 1 and (stride % UNIT or not 0 <= stride < MAX_STRIDE):
+            yield (
+                f"a stride of {stride} bytes",
+                f"strides that are multiples of {UNIT} bytes, below 2**40",
+            )

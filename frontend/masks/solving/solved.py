@@ -12,10 +12,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import torch
 
-from flexfa4.frontend.analysis.bounds import bound, bounds
+from flexfa4.frontend.analysis.bounds import Leaf, bound, bounds
 from flexfa4.frontend.analysis.intervals import ANY_I32, Interval
 from flexfa4.frontend.evaluate import Program, Values, widened
 from flexfa4.frontend.ir import BOOL, I32, Buffer, Node
@@ -28,6 +29,8 @@ from flexfa4.frontend.masks.solving.solve import ClosedForm, NotClosed
 from flexfa4.frontend.masks.solving.spans import Span
 from flexfa4.frontend.ops import OPS
 from flexfa4.frontend.value_runs import ValueRuns, value_runs
+
+_SMALL: Final = 1 << 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +52,11 @@ class Solved:
         """The length of the index that the form is solved for."""
         return self.size.kv_len if self.form.index == "kv" else self.size.q_len
 
+    @property
+    def lines(self) -> int:
+        """The length of the other index: how many unions of intervals there are."""
+        return self.size.q_len if self.form.index == "kv" else self.size.kv_len
+
 
 def solved(form: ClosedForm, values: Values, size: MaskSize) -> Solved | NotClosed:
     """Return a closed form for the values of a call, or why it does not hold for them.
@@ -59,7 +67,17 @@ def solved(form: ClosedForm, values: Values, size: MaskSize) -> Solved | NotClos
             has are not made again.
         size: the index space of the mask.
     """
-    known = _Known(values, size)
+    if not values.tensors and _are_small(values, size) and _holds_for_small(form):
+        return Solved(form, values, size)
+    known = _Known(values, size.domain(values).leaf)
+    broken = _broken(form, known)
+    if broken is not None:
+        return broken
+    return Solved(form, replace(values, value_runs=known.value_runs), size)
+
+
+def _broken(form: ClosedForm, known: _Known) -> NotClosed | None:
+    """Return what a form rests on and is not proved; None where all is."""
     for premise in form.premises:
         if not known.holds(premise):
             return NotClosed(failed(premise))
@@ -72,7 +90,27 @@ def solved(form: ClosedForm, values: Values, size: MaskSize) -> Solved | NotClos
             # what the mask reads is known to be in range, but not what was put in its place
             if node not in mask and not known.in_range(node, below):
                 return NotClosed(out_of_range(node))
-    return Solved(form, replace(values, value_runs=known.value_runs), size)
+    return None
+
+
+def _are_small(values: Values, size: MaskSize) -> bool:
+    """Whether sizes and captured integers are `_SMALL`, as nearly always."""
+    numbers = [abs(n) for scalar, n in values.scalars.items() if scalar.dtype is I32]
+    sizes = (*values.symbols.values(), size.b, size.h, size.q_len, size.kv_len)
+    return max(*numbers, *sizes) <= _SMALL
+
+
+@functools.lru_cache(maxsize=256)
+def _holds_for_small(form: ClosedForm) -> bool:
+    """Whether a form holds for all small sizes and integers: then no call has to prove it."""
+    return _broken(form, _Known(Values(), _small_leaf)) is None
+
+
+def _small_leaf(node: Node) -> Interval | None:
+    """Return what is known about a leaf when sizes and captured integers are `_SMALL`."""
+    if node.op in ("input", "symbol"):
+        return Interval(0, _SMALL)
+    return Interval(-_SMALL, _SMALL) if node.op == "scalar" and node.dtype is I32 else None
 
 
 def _may_overflow(node: Node, found: Interval) -> bool:
@@ -83,10 +121,10 @@ def _may_overflow(node: Node, found: Interval) -> bool:
 class _Known:
     """What is known about the values of a call, found out when it is asked for."""
 
-    def __init__(self, values: Values, size: MaskSize) -> None:
+    def __init__(self, values: Values, leaf: Leaf) -> None:
         self.values = values
         self.value_runs = dict(values.value_runs)
-        self._domain = size.domain(values)
+        self._leaf = leaf
         self._contents = Contents(values)
 
     def bounds_of(self, root: Node) -> dict[Node, Interval]:
@@ -135,7 +173,7 @@ class _Known:
 
     def _shallow(self, node: Node) -> Interval | None:
         if node.op != "load":
-            return self._domain.leaf(node)
+            return self._leaf(node)
         dtype = self.values.tensors[node.attr].dtype
         if node.dtype is not I32 or dtype.itemsize == 8:
             return None

@@ -222,6 +222,17 @@ def test_narrowed_ranges_replace_the_whole_lengths() -> None:
     assert bound(apply("ge", Q, KV), tile.leaf) == TRUE
 
 
+def test_of_sequences_of_a_batch_the_lengths_are_bounded_and_not_known() -> None:
+    one, some = Domain(1, 1, 90, 50, 8, 2), Domain(1, 1, 90, 50, 8, 2, any_length=True)
+    for domain, least in ((one, 50), (some, 1)):
+        assert bound(symbol("kv_len"), domain.leaf) == Interval(least, 50)
+        assert bound(KV, domain.leaf) == Interval(0, 49)
+        assert bound(symbol("num_heads"), domain.leaf) == Interval(8, 8)
+    from_end = apply("sub", apply("add", Q, symbol("kv_len")), symbol("q_len"))
+    assert bound(from_end, one.leaf) == Interval(-40, 49)
+    assert bound(from_end, some.leaf) == Interval(-89, 138)
+
+
 @pytest.mark.parametrize(
     ("index", "safe"),
     [

@@ -18,11 +18,6 @@ def test_a_signature_survives_as_json() -> None:
     assert from_data(json.loads(json.dumps(to_data(EVERY_KIND)))) == EVERY_KIND
 
 
-def test_a_tensor_map_knows_what_one_copy_moves() -> None:
-    spec = TensorMap("x", "bf16", box=(64, 128, 1), swizzle=128)
-    assert (spec.rank, spec.box_nbytes) == (3, 64 * 128 * 2)
-
-
 @pytest.mark.parametrize(
     ("fields", "found"),
     [

@@ -16,6 +16,7 @@ from flexfa4.errors import FlexFA4Error
 from flexfa4.frontend.evaluate import Program, Values, mask_tile
 from flexfa4.frontend.ir import Graph
 from flexfa4.frontend.masks.grid import MaskSize
+from flexfa4.frontend.masks.solving import solved as solved_module
 from flexfa4.frontend.masks.solving.solve import ClosedForm, Index, NotClosed, closed_form
 from flexfa4.frontend.masks.solving.solved import Solved, ends_of, ends_of_each, solved
 from flexfa4.frontend.sizes import Sizes
@@ -326,3 +327,30 @@ def test_no_keys_or_no_queries_have_no_intervals() -> None:
             form = made.solved(index)
             assert isinstance(form, Solved)
             check(form, made.dense(index))
+
+
+def test_a_form_is_proved_once_for_all_small_numbers_and_lengths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proofs = []
+
+    def proved(form: ClosedForm, known: Any) -> NotClosed | None:
+        proofs.append(form)
+        return broken(form, known)
+
+    broken = solved_module._broken
+    monkeypatch.setattr(solved_module, "_broken", proved)
+    text = "q + 3 >= kv and q - kv <= reach_of_this_test"
+    for reach, length in ((0, 9), (5, 40), (-7, 1 << 29), (1 << 30, 9)):
+        assert isinstance(call(text, length, length, reach_of_this_test=reach).solved(), Solved)
+    assert len(proofs) == 1
+    large = call(text, reach_of_this_test=(1 << 30) + 1).solved()
+    assert isinstance(large, Solved) and len(proofs) == 2
+    beyond = call("q * 4 >= kv + w", w=(1 << 62) * 2 - 1).solved()
+    assert not isinstance(beyond, Solved) and len(proofs) == 3
+
+
+def test_what_does_not_hold_for_all_small_numbers_is_proved_for_those_of_the_call() -> None:
+    text = "q // n == kv // n"  # premise: n is positive
+    assert isinstance(call(text, n=3).solved(), Solved)
+    assert isinstance(call(text, n=-3).solved(), NotClosed)
