@@ -138,13 +138,24 @@ def sequences_of(
         DeviceError: they are on another device than the call.
         TransformError, MappedAxisError: their content cannot be read here.
     """
+    both = checked_ends(cu_seqlens_q, cu_seqlens_k, device)
+    _check_readable(both)
+    with _without_modes():  # which may compare the steps of this call with those of another
+        return _found(both, totals)
+
+
+def checked_ends(
+    cu_seqlens_q: Any, cu_seqlens_k: Any, device: torch.device
+) -> tuple[torch.Tensor, ...]:
+    """Return the cumulative lengths of a call as tensors, one that serves both or two.
+
+    Their content is not looked at.  Raises as `sequences_of`.
+    """
     alike = cu_seqlens_k is None or cu_seqlens_k is cu_seqlens_q
     both = (cu_seqlens_q,) if alike else (cu_seqlens_q, cu_seqlens_k)
     for name, value in zip(("cu_seqlens_q", "cu_seqlens_k"), both, strict=False):
         _check_tensor(name, value, device)
-    _check_readable(both)
-    with _without_modes():  # which may compare the steps of this call with those of another
-        return _found(both, totals)
+    return both
 
 
 def _found(given: tuple[torch.Tensor, ...], totals: tuple[int, int]) -> Sequences:

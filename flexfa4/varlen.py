@@ -1,8 +1,9 @@
 """`attention_varlen`: attention of sequences of different lengths, packed one behind the other.
 
-It is `attention` of one long row: mods are rewritten to say of packed positions what they say of
-one sequence (`frontend.rewriting.packed`), and the mask keeps sequences apart.  So it has no kernel
-of its own; tiles with no score inside a sequence are found empty like any other.
+Where kernels find the lengths themselves, they do (`device_lengths`).  Otherwise it is `attention`
+of one long row: mods are rewritten to say of packed positions what they say of one sequence
+(`frontend.rewriting.packed`), and the mask keeps sequences apart; tiles with no score inside a
+sequence are found empty like any other.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Final, Literal, overload
 
 import torch
 
+from flexfa4 import device_lengths
 from flexfa4.api import Options, attention
 from flexfa4.block_mask import BlockMask
 from flexfa4.checks import check_mod
@@ -111,8 +113,10 @@ def attention_varlen(
     lengths: a mod is written as for `attention` with a batch of sequences, and ``bias[b]`` picks
     what belongs to one.
 
-    The host reads `cu_seqlens_q` and `cu_seqlens_k` once for each content.  A repeated call with
-    the same tensors, unchanged, waits for no device.
+    On H100 and H200, without gradients and with a mask that is one interval of keys for each query
+    or None, the host reads no length: a CUDA graph may be replayed with others, and the content of
+    `cu_seqlens` is not checked.  Otherwise it reads them once for each content, and a repeated call
+    with the same tensors, unchanged, waits for no device.
 
     Args:
         query: ``(total_q, Hq, D)``, fp32, fp64, fp16 or bf16, any strides.
@@ -175,12 +179,16 @@ def attend(
     refuse_jit_trace("attention_varlen", "torch.export, with flexfa4.attention and a mask")
     query, key, value = tensors
     _check_shapes(query, key, value)
+    rows = (_row(query), _row(key), _row(value))
+    found = device_lengths.attend(rows, cu_seqlens, score_mod, block_mask, choices)
+    if found is not None:
+        out, lse = (None if x is None else x[0].transpose(0, 1) for x in found)
+        assert out is not None
+        return out if lse is None else (out, lse)
     totals = (query.shape[0], key.shape[0])
     sequences = sequences_of(*cu_seqlens, totals, query.device)
     out = attention(
-        _row(query),
-        _row(key),
-        _row(value),
+        *rows,
         score_mod=_packed("score", "score_mod", score_mod, sequences),
         block_mask=_packed("mask", "block_mask", block_mask, sequences),
         **choices,
