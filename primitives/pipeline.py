@@ -41,6 +41,21 @@ class Position:
         wraps = Int32(self.stage == self.stages - 1)
         return Position(self.stages, (self.stage + 1) * (1 - wraps), self.parity ^ wraps)
 
+    def previous(self) -> Position:
+        """Return the position before this one."""
+        if self.stages == 1:
+            return Position(1, self.stage, self.parity ^ 1)
+        wraps = Int32(self.stage == 0)
+        stage = self.stage - 1 + wraps * self.stages
+        return Position(self.stages, stage, self.parity ^ wraps)
+
+    def moved(self, stages: int) -> Position:
+        """Return the position so many stages behind this one."""
+        at = self
+        for _ in range(stages):
+            at = at.next()
+        return at
+
     def where(self, condition: Boolean, other: Position) -> Position:
         """Return this position where a condition holds, else the other one."""
         return Position(
@@ -82,9 +97,13 @@ class Ring:
         """Return the mbarrier on which the copies into a stage complete."""
         return self.barriers + position.stage
 
+    def empty(self, position: Position) -> cute.Pointer:
+        """Return the mbarrier on which consumers give a stage back."""
+        return self.barriers + self.stages + position.stage
+
     def wait_until_free(self, position: Position) -> None:
         """Wait until a stage may be overwritten; the producer."""
-        cute.arch.mbarrier_wait(self.barriers + self.stages + position.stage, position.parity ^ 1)
+        cute.arch.mbarrier_wait(self.empty(position), position.parity ^ 1)
 
     def expect(self, position: Position) -> None:
         """Announce the bytes of a stage's load; one thread of the producer, before its copies."""
@@ -96,4 +115,4 @@ class Ring:
 
     def release(self, position: Position) -> None:
         """Give a stage back; one lane of a consuming warp, after the warp's last read of it."""
-        cute.arch.mbarrier_arrive(self.barriers + self.stages + position.stage)
+        cute.arch.mbarrier_arrive(self.empty(position))

@@ -1,10 +1,9 @@
 """Online softmax over the rows of a warpgroup's accumulators, in base 2; the form for GPUs.
 
 Each thread holds parts of 2 rows, and the 4 threads of a quad hold a row together
-(`wgmma.rows_and_columns`).  The recurrence is that of `online_softmax`; what is added to it is
-FlashAttention-4's conditional rescale (arXiv 2603.05451, section 3.1): sums and outputs stay
-relative to an older maximum until it is exceeded by more than `tau`, so that most tiles rescale
-nothing.  Probabilities are then at most ``2^tau``; the last normalisation makes the result exact.
+(`wgmma.rows_and_columns`): Hopper's.  `whole_row_softmax` is the form for rows that threads have to
+themselves.  The recurrence, and when outputs are rescaled, are `running_softmax`'s; all rows of a
+warp are rescaled if one is.
 
 Does not mask (masked scores are minus infinity when they come) and does not touch outputs, but says
 by what they are to be multiplied.
@@ -12,16 +11,30 @@ by what they are to be multiplied.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Final
 
 import cutlass
 from cutlass import Boolean, Float32, cute
 
-LN2: Final = math.log(2.0)
+from flexfa4.primitives.device_exponentials import exp2
+from flexfa4.primitives.running_softmax import correction_of, exceeds, finite, normalisation
+
 _ROWS: Final = 2  # of a thread
 _QUAD: Final = (1, 2)  # distances over which the threads of a row exchange
+
+
+@dataclass(frozen=True)
+class RowTerms:
+    """By what a thread's scores are in base 2: ``factor * score + shift``.
+
+    Attributes:
+        factors: of each row, positive.
+        shifts: of each row; None is 0.  They may differ between the threads of a row.
+    """
+
+    factors: tuple[Any, ...]
+    shifts: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -48,13 +61,19 @@ class RowSoftmax:
         return RowSoftmax(maximum, total, tau)
 
     @cute.jit
-    def update(self, scores: Any, factors: Any, shifts: Any) -> tuple[Boolean, Any]:
-        """Replace scores by probabilities relative to the maximum, and add them up.
+    def update(self, scores: Any, terms: RowTerms) -> None:
+        """Take in scores where there is no output yet: replace them by probabilities.
 
         Args:
             scores: ``(2, columns)`` of fp32, in registers; overwritten.
-            factors: of each row, positive: ``factor * score + shift`` is in base 2.
-            shifts: of each row; None is 0.  They may differ between the threads of a row.
+            terms: by which they are in base 2.
+        """
+        self.grow(scores, terms)
+        self.exponentiate(scores, terms, range(cute.size(scores, mode=[1])))
+
+    @cute.jit
+    def grow(self, scores: Any, terms: RowTerms) -> tuple[Boolean, Any]:
+        """Raise the maxima to those of further scores, which take the same as in `update`.
 
         Returns:
             Whether outputs are to be rescaled, the same for all threads of a warp, and by what:
@@ -63,30 +82,34 @@ class RowSoftmax:
         largest = cute.make_rmem_tensor(_ROWS, Float32)
         grown = Boolean(False)
         for row in cutlass.range_constexpr(_ROWS):
-            found = _largest(scores, row) * factors[row]
-            if cutlass.const_expr(shifts[row] is not None):
-                found += shifts[row]
+            found = _largest(scores, row) * terms.factors[row]
+            if cutlass.const_expr(terms.shifts[row] is not None):
+                found += terms.shifts[row]
             largest[row] = cute.arch.fmax(self.maximum[row], _over_quad(found))
-            grown = grown | (largest[row] - self.maximum[row] > self.tau)
+            grown = grown | exceeds(largest[row], self.maximum[row], self.tau)
         rescale = cute.arch.vote_any_sync(grown)
         correction = cute.make_rmem_tensor(_ROWS, Float32)
         correction.fill(1.0)
         if rescale:
             for row in cutlass.range_constexpr(_ROWS):
-                correction[row] = _exp2(self.maximum[row] - _finite(largest[row]))
+                correction[row] = correction_of(self.maximum[row], largest[row])
                 self.maximum[row] = largest[row]
                 self.total[row] *= correction[row]
+        return rescale, correction
+
+    @cute.jit
+    def exponentiate(self, scores: Any, terms: RowTerms, columns: range) -> None:
+        """Replace the scores of some columns by probabilities relative to the maxima; add them."""
         for row in cutlass.range_constexpr(_ROWS):
-            shift = _finite(self.maximum[row])
-            if cutlass.const_expr(shifts[row] is not None):
-                shift -= shifts[row]
+            shift = finite(self.maximum[row])
+            if cutlass.const_expr(terms.shifts[row] is not None):
+                shift -= terms.shifts[row]
             total = self.total[row]
-            for column in cutlass.range_constexpr(cute.size(scores, mode=[1])):
-                probability = _exp2(scores[row, column] * factors[row] - shift)
+            for column in cutlass.range_constexpr(columns.start, columns.stop):
+                probability = exp2(scores[row, column] * terms.factors[row] - shift)
                 scores[row, column] = probability
                 total += probability
             self.total[row] = total
-        return rescale, correction
 
     @cute.jit
     def finish(self, sinks: Any) -> tuple[Any, Any]:
@@ -103,17 +126,10 @@ class RowSoftmax:
             total, maximum = self.total[row], self.maximum[row]
             for distance in cutlass.range_constexpr(len(_QUAD)):
                 total += cute.arch.shuffle_sync_bfly(total, _QUAD[distance])
-            if cutlass.const_expr(sinks is None):
-                kept = Float32(1.0)
-            else:
-                own = maximum
-                maximum = cute.arch.fmax(own, sinks[row])
-                kept = _exp2(own - _finite(maximum))
-                total = total * kept + _exp2(sinks[row] - _finite(maximum))
-            inverse[row] = cutlass.select_(
-                total == 0.0, Float32(0.0), kept * cute.arch.rcp_approx(total)
-            )
-            lse[row] = (_finite(maximum) + cute.math.log2(total, fastmath=True)) * LN2
+            sink = None
+            if cutlass.const_expr(sinks is not None):
+                sink = sinks[row]
+            inverse[row], lse[row] = normalisation(total, maximum, sink)
         return inverse, lse
 
 
@@ -145,12 +161,3 @@ def _over_quad(largest: Float32) -> Float32:
     for distance in _QUAD:
         largest = cute.arch.fmax(largest, cute.arch.shuffle_sync_bfly(largest, distance))
     return largest
-
-
-def _finite(maximum: Float32) -> Float32:
-    """Return the maximum, or 0 for a row that has seen nothing, whose scores are all -inf."""
-    return cutlass.select_(maximum == -Float32.inf, Float32(0.0), maximum)
-
-
-def _exp2(x: Float32) -> Float32:
-    return cute.math.exp2(x, fastmath=True)

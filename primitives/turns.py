@@ -1,13 +1,15 @@
-"""Turns: warpgroups issue their matrix products one after the other, in a fixed circle.
+"""Turns: warps or warpgroups do something that only one should do at a time, in a fixed circle.
 
-While one warpgroup's products run, the others exponentiate: FlashAttention-3's ping-pong (arXiv
-2407.08608, section 3.1), for any number of warpgroups.  Each has a named barrier, on which it waits
-for its turn and on which its predecessor in the circle arrives.
+Hopper's warpgroups issue their matrix products in turns: while one warpgroup's run, the others
+exponentiate, FlashAttention-3's ping-pong (arXiv 2407.08608, section 3.1).  Blackwell's warps of
+softmax may exponentiate in turns, where two share the exponential unit.  Each party has a named
+barrier, on which it waits for its turn and on which its predecessor in the circle arrives.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from cutlass import Int32, cute
 
@@ -16,35 +18,37 @@ from flexfa4.primitives.wgmma import THREADS
 
 @dataclass(frozen=True)
 class Turns:
-    """A circle of warpgroups.
+    """A circle of warps or warpgroups.
 
     Attributes:
         first_barrier: number of the first of as many named barriers as there are parties.
-        parties: warpgroups; one alone takes no turns.
+        parties: how many they are; one alone takes no turns.
+        threads: of a party.
     """
 
-    first_barrier: int
+    first_barrier: Any
     parties: int
+    threads: int = THREADS
 
     def begin(self) -> None:
-        """Give the first turn to warpgroup 0; by the last one, once."""
+        """Give the first turn to party 0; by the last one, once."""
         if self.parties > 1:
             self._arrive(Int32(0))
 
-    def take(self, warpgroup: Int32) -> None:
-        """Wait until it is this warpgroup's turn."""
+    def take(self, party: Int32) -> None:
+        """Wait until it is this party's turn."""
         if self.parties == 1:
             return
-        cute.arch.barrier(barrier_id=self.first_barrier + warpgroup, number_of_threads=2 * THREADS)
+        cute.arch.barrier(barrier_id=self.first_barrier + party, number_of_threads=2 * self.threads)
 
-    def pass_on(self, warpgroup: Int32) -> None:
-        """End this warpgroup's turn."""
+    def pass_on(self, party: Int32) -> None:
+        """End this party's turn."""
         if self.parties == 1:
             return
-        last = Int32(warpgroup == self.parties - 1)
-        self._arrive((warpgroup + 1) * (1 - last))
+        last = Int32(party == self.parties - 1)
+        self._arrive((party + 1) * (1 - last))
 
-    def _arrive(self, warpgroup: Int32) -> None:
+    def _arrive(self, party: Int32) -> None:
         cute.arch.barrier_arrive(
-            barrier_id=self.first_barrier + warpgroup, number_of_threads=2 * THREADS
+            barrier_id=self.first_barrier + party, number_of_threads=2 * self.threads
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from flexfa4.frontend.ir import Node, topological
@@ -16,14 +17,13 @@ from flexfa4.kernels.refusal import Refusal
 from flexfa4.kernels.request import ANY_TILE, Tile
 from flexfa4.kernels.sm90.forward.plan import WARPGROUP_ROWS, ForwardPlan, Tiling
 from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY, plan_storage
-from flexfa4.kernels.sm90.model import cycles_per_score
 from flexfa4.primitives.tile_walk import TileShape
 
 FORWARD: Final = {
     (64, 64): Tiling(3, 128),
     (64, 128): Tiling(2, 128),
     (96, 96): Tiling(3, 112),
-    (128, 128): Tiling(2, 128),
+    (128, 128): Tiling(2, 128, early=0.25),
     (192, 128): Tiling(2, 96),
     (256, 256): Tiling(2, 80),
 }
@@ -86,6 +86,8 @@ def fastest(head_dims: tuple[int, int]) -> Tiling:
 
     Of those that it cannot tell apart, the one with the largest tile: it has the fewest barriers.
     """
+    from flexfa4.kernels.sm90.model import cycles_per_score  # which few calls need
+
     found = {t: cycles_per_score(_plan(head_dims, t)) for t in feasible(head_dims)}
     least = min(found.values())
     alike = [tiling for tiling, cycles in found.items() if cycles <= _ALIKE * least]
@@ -121,7 +123,7 @@ def without_spills(plan: ForwardPlan) -> Tiling:
     tiling = plan.tiling
     while _registers(plan.head_dims, tiling) > limits[tiling.warpgroups]:
         if tiling.keys > _FEWEST_KEYS and limits[tiling.warpgroups]:
-            tiling = Tiling(tiling.warpgroups, tiling.keys - 16, tiling.stages)
+            tiling = replace(tiling, keys=tiling.keys - 16)
         elif tiling.warpgroups > 1:
             tiling = Tiling(tiling.warpgroups - 1, 128, tiling.stages)
         else:
@@ -142,7 +144,8 @@ def _reads_for_each_score(root: Node) -> bool:
 
 def _plan(head_dims: tuple[int, int], tiling: Tiling) -> ForwardPlan:
     shape = TileShape(tiling.rows, tiling.keys)
-    return ForwardPlan("bf16", head_dims, tiling, WalkPlan("dense", shape))
+    walk = WalkPlan("dense", shape)
+    return ForwardPlan(element="bf16", head_dims=head_dims, tiling=tiling, walk=walk)
 
 
 @functools.lru_cache(maxsize=64)
@@ -166,4 +169,4 @@ def _chosen(head_dims: tuple[int, int], usual: Tiling, tile: Tile) -> Tiling | R
             f"{SHARED_MEMORY} bytes",
             "fewer keys or stages",
         )
-    return Tiling(rows // WARPGROUP_ROWS, keys, stages)
+    return Tiling(rows // WARPGROUP_ROWS, keys, stages, usual.early)

@@ -34,16 +34,12 @@ BLOCK_BARRIER: Final = (
     "all who use the mbarriers are of this block, and come by the bar.sync behind it"
 )
 NUMBER_IS_TAKEN: Final = (
-    "the number is passed on behind the item's last load of V, into a stage that consumers give"
-    " back behind taking the number two before"
+    "the number is passed on behind the item's last load of V, into a stage that consumers"
+    " give back behind taking the number two before"
 )
 ONE_FENCE: Final = "the fence of the scores' product in front, no register is computed between"
 ONE_AGENT: Final = (
     "elect.sync behind it brings the lanes together; and the lanes of a warp count as one"
-)
-V_IS_LATER: Final = (
-    "K's stage is loaded again behind V of the tile between, into a stage that is given back"
-    " behind wgmma.wait_group 0"
 )
 STILL_COMMITTED: Final = "it stays in front of the next wait for bulk groups"
 
@@ -55,21 +51,27 @@ class Kernel:
     Attributes:
         head_dim: of q, k and v.
         tile: queries and keys of a tile; None for the usual ones.
+        mask: of the block mask.
+        lengths: queries and keys of the launch with many tiles.
         survivors: the path that remains, by edit and mutant.
     """
 
     head_dim: int
     tile: tuple[int, int] | None
+    mask: str
+    lengths: tuple[int, int]
     survivors: dict[str, dict[str, str]] = field(repr=False)
 
 
 SMALL: Final = Kernel(
     64,
     (128, 32),
+    "q + 40 >= kv",
+    (200, 200),
     {
         "without": {
             "fence.mbarrier_init.release.cluster 1": BLOCK_BARRIER,
-            "mbarrier.try_wait.parity.shared.b64 6": NUMBER_IS_TAKEN,
+            "mbarrier.try_wait.parity.shared.b64 7": NUMBER_IS_TAKEN,
             "wgmma.fence.sync.aligned 3": ONE_FENCE,
             "wgmma.fence.sync.aligned 5": ONE_FENCE,
             "wgmma.fence.sync.aligned 7": ONE_FENCE,
@@ -78,12 +80,10 @@ SMALL: Final = Kernel(
         "weaker": {},
         "later": {
             "fence.mbarrier_init.release.cluster 1": BLOCK_BARRIER,
-            "mbarrier.try_wait.parity.shared.b64 6": NUMBER_IS_TAKEN,
+            "mbarrier.try_wait.parity.shared.b64 7": NUMBER_IS_TAKEN,
             "wgmma.fence.sync.aligned 3": ONE_FENCE,
             "wgmma.fence.sync.aligned 5": ONE_FENCE,
             "wgmma.fence.sync.aligned 7": ONE_FENCE,
-            "wgmma.wait_group.sync.aligned 2": V_IS_LATER,
-            "wgmma.wait_group.sync.aligned 4": V_IS_LATER,
             "bar.warp.sync 1": ONE_AGENT,
             "cp.async.bulk.commit_group 1": STILL_COMMITTED,
         },
@@ -104,15 +104,17 @@ OUTPUT_WAITS: Final = {
 LARGE: Final = Kernel(
     256,
     None,
+    "(kv >= 320) | ((q + kv) % 3 != 0)",  # more tiles of both kinds than V has stages
+    (40, 640),
     {
         "without": {
             "fence.mbarrier_init.release.cluster 1": BLOCK_BARRIER,
-            "mbarrier.try_wait.parity.shared.b64 6": NUMBER_IS_TAKEN,
+            "mbarrier.try_wait.parity.shared.b64 7": NUMBER_IS_TAKEN,
             "wgmma.fence.sync.aligned 3": ONE_FENCE,
             "wgmma.fence.sync.aligned 5": ONE_FENCE,
             "wgmma.fence.sync.aligned 7": ONE_FENCE,
             "bar.warp.sync 1": ONE_AGENT,
-            "bar.sync 5": OWN_ROWS,
+            "bar.sync 3": OWN_ROWS,
             **OUTPUT_WAITS,
         },
         "weaker": OUTPUT_WAITS,
@@ -131,13 +133,13 @@ def launches(kernel: Kernel) -> list[RecordedLaunch]:
                 q[:, :, :q_len],
                 k[:, :, :kv_len],
                 v[:, :, :kv_len],
-                block_mask="q + 40 >= kv",
+                block_mask=kernel.mask,
                 return_lse=True,
                 backend="sm90",
                 options=None if kernel.tile is None else flexfa4.Options(tile=kernel.tile),
             )
 
-    long = functools.partial(call, 3, 200, 200)
+    long = functools.partial(call, 3, *kernel.lengths)
     short = functools.partial(call, 7, 40, ONE_TILE)
     return [recorded(long, multiprocessors=2), recorded(short, multiprocessors=1)]
 

@@ -7,7 +7,6 @@
     storage      what lies where in shared memory
     compiled     the compiled kernel of a plan, from memory, disk or the compiler
 
-    parameters   the values of a launch, in the kernel that is traced; what follows needs CuTe-DSL
     kernel       the block: set-up, and which warps do what
     scores       where mod and mask are spliced in
     load         producer warp: TMA loads of Q, K and V

@@ -13,13 +13,14 @@ from typing import Any
 import cutlass
 from cutlass import Boolean, Float32, Int32, cute
 
+from flexfa4.kernels.forward.parameters import Parameters
+from flexfa4.kernels.forward.tiles import ELEMENT
 from flexfa4.kernels.sm90.forward.load import Rings
-from flexfa4.kernels.sm90.forward.parameters import Parameters
 from flexfa4.kernels.sm90.forward.scores import ROWS, ItemScores, TileScores
-from flexfa4.kernels.sm90.forward.storage import ELEMENT, Storage
+from flexfa4.kernels.sm90.forward.storage import Storage
 from flexfa4.primitives import wgmma
 from flexfa4.primitives.pipeline import Position
-from flexfa4.primitives.row_softmax import RowSoftmax, rescale_rows
+from flexfa4.primitives.row_softmax import RowSoftmax, RowTerms, rescale_rows
 from flexfa4.primitives.turns import Turns
 
 
@@ -53,7 +54,9 @@ class Consumer:
 
     Attributes:
         warpgroup: its number among the consumers.
+        turns: taken at the change of items.
         thread: in the warpgroup.
+        early: see `Tiling.early`.
     """
 
     storage: Storage
@@ -63,6 +66,7 @@ class Consumer:
     turns: Turns
     warpgroup: Int32
     thread: Int32
+    early: float
 
     @cute.jit
     def begin(self, q_at: Position, kv_at: Position) -> None:
@@ -86,8 +90,11 @@ class Consumer:
         """
         softmax = RowSoftmax.start(self.parameters.plan.tau)
         self.operands.out.fill(0.0)
-        self._softmax(softmax, scores.at_tile(tiles.first, True))
+        values, terms = self._scores(scores.at_tile(tiles.first, True))
+        softmax.update(values, terms)
         self._keep_probabilities()
+        if cutlass.const_expr(self.early > 0):
+            self.rings.v.wait(kv_at)
         for i in cutlass.range(1, tiles.partial_count, unroll=1):
             kv_at = self._step(softmax, scores, tiles.partial(i), (q_at, kv_at), True)
         first_full = Int32(tiles.partial_count == 0)
@@ -115,7 +122,8 @@ class Consumer:
         """
         q_at, kv_at = at
         self.turns.take(self.warpgroup)
-        self.rings.v.wait(kv_at)
+        if cutlass.const_expr(self.early == 0):
+            self.rings.v.wait(kv_at)
         self._issue_values(kv_at)
         if cutlass.const_expr(self.storage.q.stages > 1):
             self._issue_next(at, at_next, goes_on)
@@ -190,18 +198,27 @@ class Consumer:
         q_at, kv_at = at
         now = kv_at.next()
         self.rings.k.wait(now)
-        self.turns.take(self.warpgroup)
         self._issue_scores(q_at, now)
-        self.rings.v.wait(kv_at)
+        if cutlass.const_expr(self.early == 0):
+            self.rings.v.wait(kv_at)
         self._issue_values(kv_at)
-        self.turns.pass_on(self.warpgroup)
         tile = scores.at_tile(kv_tile, masked)
         wgmma.wait(1)
         self._release(self.rings.k, now)
-        rescale, correction = self._softmax(softmax, tile)
+        values, terms = self._scores(tile)
+        rescale, correction = softmax.grow(values, terms)
+        columns = cute.size(values, mode=[1])
+        # With a mask there are no registers for two parts.
+        early = columns if masked or self.early == 0 else int(columns * self.early)
+        softmax.exponentiate(values, terms, range(early))
+        if cutlass.const_expr(self.early > 0):
+            # For these values there is time until the next tile; here their wait, a loop to ptxas,
+            # keeps what comes behind it from being scheduled before the exponentials.
+            self.rings.v.wait(now)
         wgmma.wait(0)
         self._release(self.rings.v, kv_at)
         rescale_rows(wgmma.rows_and_columns(self.operands.out), rescale, correction)
+        softmax.exponentiate(values, terms, range(early, columns))
         self._keep_probabilities()
         return now
 
@@ -225,14 +242,15 @@ class Consumer:
             accumulate=True,
         )
 
-    @cute.jit
-    def _softmax(self, softmax: RowSoftmax, tile: TileScores) -> tuple[Boolean, Any]:
+    def _scores(self, tile: TileScores) -> tuple[Any, RowTerms]:
+        """Apply the mod and mask to the products; return them and what the rows have in common."""
         values = wgmma.rows_and_columns(self.operands.accumulated_scores)
         tile.apply(values)
-        factors = [tile.factor(row) for row in range(ROWS)]
-        shifts = [tile.shift(row) for row in range(ROWS)]
-        rescale, correction = softmax.update(values, factors, shifts)
-        return rescale, correction
+        terms = RowTerms(
+            tuple(tile.factor(row) for row in range(ROWS)),
+            tuple(tile.shift(row) for row in range(ROWS)),
+        )
+        return values, terms
 
     def _keep_probabilities(self) -> None:
         wgmma.round_to(self.operands.probabilities, self.operands.accumulated_scores)

@@ -11,11 +11,11 @@ from typing import Any
 
 import cutlass
 from cutlass import Int32, cute
-from cutlass.cute.nvgpu import warp
 
-from flexfa4.kernels.sm90.forward.parameters import Parameters
+from flexfa4.kernels.forward.parameters import Parameters
+from flexfa4.kernels.forward.tiles import ELEMENT
 from flexfa4.kernels.sm90.forward.scores import ROWS, ItemScores
-from flexfa4.kernels.sm90.forward.storage import ELEMENT, Storage
+from flexfa4.kernels.sm90.forward.storage import Storage
 from flexfa4.primitives import tma, wgmma
 from flexfa4.primitives.pipeline import Position, Ring
 from flexfa4.primitives.scheduler import Item
@@ -64,11 +64,13 @@ class Epilogue:
 
     def _store(self, item: Item, start: cute.Pointer) -> None:
         shape, tile = self.storage.out, self.parameters.plan.walk.shape
-        query = item.q_tile * tile.queries + self.warpgroup * (wgmma.ROWS // tile.group)
+        box = wgmma.ROWS // tile.group
+        first = item.q_tile * tile.queries + self.warpgroup * box
+        query, last = self.parameters.place("q", first, box, item.batch)
         for slab in range(shape.slabs):
             rows_before = slab * shape.rows + self.warpgroup * wgmma.ROWS
             source = start + rows_before * shape.slab
-            at = (slab * shape.slab, 0, query, item.head, item.batch)
+            at = (slab * shape.slab, 0, query, item.head, last)
             tma.store(tma.address(self.parameters.maps.out), source, at)
         cute.arch.cp_async_bulk_commit_group()
 
@@ -102,12 +104,9 @@ class Epilogue:
         tile = cute.local_tile(
             tiles[None, None, 0], (wgmma.ROWS, shape.columns), (self.warpgroup, 0)
         )
-        matrices = 4 if shape.columns % 16 == 0 else 2
-        atom = cute.make_copy_atom(warp.StMatrix8x8x16bOp(False, matrices), dtype)
-        copy = cute.make_tiled_copy_C(atom, product).get_slice(self.thread)
         rounded = cute.make_rmem_tensor_like(out, dtype)
         rounded.store(out.load().to(dtype))
-        cute.copy(atom, copy.retile(rounded), copy.partition_D(tile))
+        wgmma.to_shared(product, rounded, tile, self.thread)
 
     @cute.jit
     def write_lse(self, scores: ItemScores, lse: Any) -> None:

@@ -6,22 +6,25 @@ others (``setmaxnreg``), which hold the accumulators.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import cutlass
 from cutlass import Int32, Int64, cute
 
+from flexfa4.kernels.emit.places import Columns
+from flexfa4.kernels.forward.parameters import Parameters
+from flexfa4.kernels.forward.tiles import TileShape
 from flexfa4.kernels.sm90.forward.consume import Consumer, make_operands, normalise
 from flexfa4.kernels.sm90.forward.epilogue import Epilogue
 from flexfa4.kernels.sm90.forward.load import Producer, Rings
-from flexfa4.kernels.sm90.forward.parameters import Parameters
 from flexfa4.kernels.sm90.forward.plan import ForwardPlan
 from flexfa4.kernels.sm90.forward.scores import ROWS, ItemScores
-from flexfa4.kernels.sm90.forward.storage import TileShape
 from flexfa4.primitives import dispatch, tma, wgmma
 from flexfa4.primitives.device_arithmetic import DEVICE
 from flexfa4.primitives.pipeline import Position, Ring
 from flexfa4.primitives.scheduler import Item
+from flexfa4.primitives.shared_bytes import NUMBER_STAGES, ring_bytes
 from flexfa4.primitives.tile_walk import AtLeastOne, Visits
 from flexfa4.primitives.turns import Turns
 
@@ -57,7 +60,7 @@ class ForwardKernel:
     @cute.kernel
     def kernel(self, carriers: tuple[Any, ...], values: tuple[Any, ...]) -> None:
         """The device code."""
-        parameters = Parameters(self.plan, carriers, values)
+        parameters = Parameters(self.plan, carriers, values, self._columns)
         base = cute.arch.get_dyn_smem(cutlass.Int8, alignment=1024)
         rings = self._rings(base)
         numbers = self._numbers(base)
@@ -81,6 +84,11 @@ class ForwardKernel:
             self._consume(typed, parameters, rings, numbers, warpgroup - 1, thread % wgmma.THREADS)
 
     @property
+    def _columns(self) -> Columns:
+        count = self.plan.tiling.keys // 4
+        return Columns(tuple(wgmma.column_of(i) for i in range(count)), 2)
+
+    @property
     def _dtype(self) -> Any:
         return {"bf16": cutlass.BFloat16, "f16": cutlass.Float16}[self.plan.element]
 
@@ -99,7 +107,7 @@ class ForwardKernel:
 
     def _numbers(self, base: cute.Pointer) -> dispatch.Numbers:
         at = base + self.storage.numbers_at
-        slots = base + (self.storage.numbers_at + 16 * dispatch.STAGES)
+        slots = base + (self.storage.numbers_at + ring_bytes(NUMBER_STAGES))
         return dispatch.Numbers(
             cute.recast_ptr(at, dtype=Int64),
             cute.recast_ptr(slots, dtype=Int32),
@@ -117,13 +125,13 @@ class ForwardKernel:
     def _walk(
         self, parameters: Parameters, numbers: dispatch.Numbers, produces: bool
     ) -> dispatch.Walk:
-        items = parameters["items"]
+        items = parameters.items
         if not self.plan.fetched:
             return dispatch.OnePerBlock(items)
         if not produces:
             return dispatch.FetchedByConsumer(items, numbers)
         counter = cute.recast_ptr(parameters["counter"], dtype=Int32)
-        return dispatch.FetchedByProducer(items, counter, numbers, whole_warp=True)
+        return dispatch.FetchedByProducer(items, counter, numbers)
 
     @cute.jit
     def _produce(self, producer: Producer, numbers: dispatch.Numbers) -> None:
@@ -132,9 +140,9 @@ class ForwardKernel:
         q_at, kv_at = Position.start(self.storage.q.stages), Position.start(self.storage.k.stages)
         cursor = walk.first()
         while walk.has(cursor):
-            item = parameters.order.item(cursor.number)
-            tiles = self._tiles(parameters, item)
-            q_at, kv_at = producer.load_tile(item, tiles, q_at, kv_at)
+            here, item = parameters.at(cursor.number)
+            tiles = self._tiles(here, item)
+            q_at, kv_at = replace(producer, parameters=here).load_tile(item, tiles, q_at, kv_at)
             cursor = walk.next(cursor)
 
     @cute.jit
@@ -152,26 +160,32 @@ class ForwardKernel:
         turns = Turns(_TURNS, parties)
         if warpgroup == parties - 1:
             turns.begin()
-        consumer = Consumer(self.storage, parameters, rings, operands, turns, warpgroup, thread)
+        early = self.plan.tiling.early
+        consumer = Consumer(
+            self.storage, parameters, rings, operands, turns, warpgroup, thread, early
+        )
         epilogue = Epilogue(self.storage, base, parameters, _EPILOGUE, warpgroup, thread)
         walk = self._walk(parameters, numbers, False)
         q_at, kv_at = Position.start(self.storage.q.stages), Position.start(self.storage.k.stages)
         consumer.begin(q_at, kv_at)
         cursor = walk.first()
         while walk.has(cursor):
-            item = parameters.order.item(cursor.number)
-            tiles = self._tiles(parameters, item)
-            scores = ItemScores(parameters, item, warpgroup, thread)
+            here, item = parameters.at(cursor.number)
+            tiles = self._tiles(here, item)
+            scores = ItemScores(here, item, warpgroup, thread)
             last, softmax = consumer.attend(scores, tiles, q_at, kv_at)
             cursor = walk.next(cursor)
             goes_on = walk.has(cursor)
+            if cutlass.const_expr(self.plan.varlen):
+                parameters.prefetch(cursor.number)
             behind = q_at.next(), last.next()
             consumer.change_over((q_at, last), behind, goes_on)
             inverse, lse = softmax.finish(self._sinks(parameters, scores))
             normalise(operands.out, inverse)
-            epilogue.write(item, operands.values, operands.out, q_at)
+            own = replace(epilogue, parameters=here)
+            own.write(item, operands.values, operands.out, q_at)
             if cutlass.const_expr(self.plan.lse):
-                epilogue.write_lse(scores, lse)
+                own.write_lse(scores, lse)
             if cutlass.const_expr(self.storage.out_takes_place_of_q):
                 epilogue.release_q(rings.q, q_at)
             consumer.settle((q_at, last), behind, goes_on)

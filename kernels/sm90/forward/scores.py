@@ -17,7 +17,7 @@ from flexfa4.kernels.blocks.intervals import Interval
 from flexfa4.kernels.emit.evaluator import TraceTime
 from flexfa4.kernels.emit.places import Row
 from flexfa4.kernels.emit.sites import MaskSite, ScoreSite
-from flexfa4.kernels.sm90.forward.parameters import Parameters
+from flexfa4.kernels.forward.parameters import Parameters
 from flexfa4.primitives import wgmma
 from flexfa4.primitives.scheduler import Item
 
@@ -69,7 +69,7 @@ class ItemScores(TraceTime):
             kv_tile: the tile of keys.
             masked: hide what the mask hides, and what lies behind the last key.
         """
-        origin = kv_tile * self._plan.tiling.keys + self._column
+        origin = kv_tile * self._plan.walk.shape.keys + self._column
         mask = None
         if masked and self._mask is not None:
             mask = self._mask.at_tile(origin, tail=True)

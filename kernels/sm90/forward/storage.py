@@ -7,67 +7,19 @@ slab with all rows of the tile one after the other.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass
 from typing import Final
+
+from flexfa4.kernels.forward.tiles import TileShape
+from flexfa4.primitives.shared_bytes import NUMBERS_BYTES, ring_bytes
 
 SHARED_MEMORY: Final = 227 * 1024
 """Bytes that a block may use on compute capability 9.0 (CUDA C++ Programming Guide, table of
 technical specifications)."""
 
-ELEMENT: Final = 2
-"""Bytes of an element of the tiles: bf16 or fp16."""
-
-NUMBERS_BYTES: Final = 48
-"""Bytes of the ring that passes numbers of work items on (`flexfa4.primitives.dispatch`): for each
-of two stages two mbarriers and a number of 4 bytes; a multiple of 16."""
-
 _Q_STAGES: Final = 2  # at most
-
-
-def swizzle_bytes(row_bytes: int) -> int:
-    """Return the width of a slab in bytes: the widest swizzle that divides a row."""
-    return next(width for width in (128, 64, 32) if row_bytes % width == 0)
-
-
-@dataclass(frozen=True)
-class TileShape:
-    """A tile of bf16 or fp16 in shared memory.
-
-    Attributes:
-        rows: queries or keys.
-        columns: head dim.
-        stages: how many tiles lie one after the other.
-    """
-
-    rows: int
-    columns: int
-    stages: int = 1
-
-    @property
-    def swizzle(self) -> int:
-        """Width of a slab in bytes."""
-        return swizzle_bytes(ELEMENT * self.columns)
-
-    @property
-    def slab(self) -> int:
-        """Columns of a slab."""
-        return self.swizzle // ELEMENT
-
-    @property
-    def slabs(self) -> int:
-        """Slabs of a tile."""
-        return self.columns // self.slab
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of one tile."""
-        return ELEMENT * self.elements
-
-    @property
-    def elements(self) -> int:
-        """Elements of one tile."""
-        return self.rows * self.columns
 
 
 @dataclass(frozen=True)
@@ -102,6 +54,7 @@ class Storage:
         return self.out_at == self.q_at
 
 
+@functools.lru_cache(maxsize=256)
 def plan_storage(rows: int, keys: int, head_dims: tuple[int, int], stages: int) -> Storage:
     """Return the plan for tiles of `rows` queries by `keys` keys, with `stages` of K and V each.
 
@@ -114,7 +67,7 @@ def plan_storage(rows: int, keys: int, head_dims: tuple[int, int], stages: int) 
     head_dim, head_dim_v = head_dims
     k, v = TileShape(keys, head_dim, stages), TileShape(keys, head_dim_v, stages)
     out = TileShape(rows, head_dim_v)
-    behind = (_ring_bytes(_Q_STAGES), _ring_bytes(stages), _ring_bytes(stages), NUMBERS_BYTES)
+    behind = (ring_bytes(_Q_STAGES), ring_bytes(stages), ring_bytes(stages), NUMBERS_BYTES)
     rooms = (out.bytes, 0) if _lies_within(out, TileShape(rows, head_dim)) else (out.bytes,)
     for q_stages, own in itertools.product((_Q_STAGES, 1), rooms):
         q = TileShape(rows, head_dim, q_stages)
@@ -131,11 +84,6 @@ def plan_storage(rows: int, keys: int, head_dims: tuple[int, int], stages: int) 
         q_barriers=q_barriers, k_barriers=k_barriers, v_barriers=v_barriers,
         numbers_at=numbers_at, bytes=nbytes,
     )  # fmt: skip
-
-
-def _ring_bytes(stages: int) -> int:
-    """Return the bytes of a ring's mbarriers: two for each stage (`primitives.pipeline`)."""
-    return 2 * 8 * stages
 
 
 def _lies_within(out: TileShape, q: TileShape) -> bool:
