@@ -11,6 +11,9 @@ the n-th visit is found without those before it.  There are three sources:
 Partial tiles come first and full ones last, each kind from the last keys to the first: where the
 mask is causal, the tile on the diagonal leads.
 
+A backward pass works on tiles of keys, which visit tiles of queries: then queries and keys change
+places in all that follows, and `RowLimits.ragged` hides the keys that do not exist.
+
 Written once for hosts and kernels (`arithmetic`).  Knows no masks: where the ends of intervals, the
 lists and the choice among sources come from is the business of `kernels.blocks`.
 """
@@ -18,7 +21,7 @@ lists and the choice among sources come from is the business of `kernels.blocks`
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from flexfa4.primitives.arithmetic import Arithmetic, Extremes, Value
@@ -124,17 +127,28 @@ class AtLeastOne:
         return self.arithmetic.select(none, 0, tile)
 
 
+class Ranks(Protocol):
+    """A source that knows when it is a line's turn at a tile that others visit, too.
+
+    Lines are worked on in an order, and those that visit one tile have their turns in that order.
+    """
+
+    def rank(self, row: Any, q_tile: Value, partial: bool, i: Value) -> Value:
+        """Return how many lines visit a tile before this one does.
+
+        Args:
+            row: the visits of the line.
+            q_tile: the line.
+            partial: the tile is one that needs the mask.
+            i: which of these, or of the others, it is.
+        """
+
+
 class TileSource(Protocol):
     """Gives the visits of each tile of queries.
 
-    Attributes:
-        needs_warp: all lanes of a warp have to ask together, with equal arguments; otherwise any
-            thread may ask alone.
+    All lanes of a warp ask together, with equal arguments.
     """
-
-    @property
-    def needs_warp(self) -> bool:
-        """See the class."""
 
     def row(self, batch: Value, head: Value, q_tile: Value) -> Visits:
         """Return the visits of a tile of queries that has at least one.
@@ -154,11 +168,14 @@ class RowLimits:
         arithmetic: what computes.
         lengths: of the sequence.
         ends: of the intervals; None: every key is visible.
+        ragged: queries behind the last one see nothing, so that tiles which reach there have to be
+            masked.  Otherwise it does not matter what they see, since nothing of it is used.
     """
 
     arithmetic: Arithmetic
     lengths: Lengths
     ends: RowEnds | None = None
+    ragged: bool = False
 
     def __call__(self, batch: Value, head: Value, query: Value) -> tuple[Value, Value]:
         """Return the keys of a query: from the first to (not including) the second.
@@ -174,6 +191,26 @@ class RowLimits:
         query = self.arithmetic.minimum(query, self.lengths.queries - 1)
         begin, end = self.ends(batch, head, query)
         return self.arithmetic.clamped(begin, 0, keys), self.arithmetic.clamped(end, 0, keys)
+
+    def of_existing(self, batch: Value, head: Value, query: Value) -> tuple[Value, Value]:
+        """Return the keys of a query: none behind the last query, where that is `ragged`."""
+        begin, end = self(batch, head, query)
+        if not self.ragged:
+            return begin, end
+        exists = query < self.lengths.queries
+        return begin, self.arithmetic.select(exists, end, self.lengths.keys * 0)
+
+    def filled(self, stretch: Stretch, q_tile: Value, queries: int) -> Stretch:
+        """Return visits of a tile of so many queries, without full ones where it is cut short."""
+        if not self.ragged:
+            return stretch
+        whole = q_tile * queries + queries <= self.lengths.queries
+        select, first = self.arithmetic.select, stretch.begin
+        return replace(
+            stretch,
+            begin_full=select(whole, stretch.begin_full, first),
+            end_full=select(whole, stretch.end_full, first),
+        )
 
 
 # ---- intervals of tiles --------------------------------------------------------------------------
@@ -219,29 +256,51 @@ class Stretch:
         """Return the i-th tile that does not need the mask."""
         return self.end_full - 1 - i
 
+    def joined(self, other: Stretch) -> Stretch:
+        """Return what two tiles of queries visit together: full is what is full for both."""
+        select, minimum, maximum = (
+            self.arithmetic.select, self.arithmetic.minimum, self.arithmetic.maximum,
+        )  # fmt: skip
+        none, other_none = self.begin == self.end, other.begin == other.end
+        begin = select(
+            none, other.begin, select(other_none, self.begin, minimum(self.begin, other.begin))
+        )
+        end = select(none, other.end, select(other_none, self.end, maximum(self.end, other.end)))
+        begin_full = maximum(self.begin_full, other.begin_full)
+        end_full = minimum(self.end_full, other.end_full)
+        some = begin_full < end_full
+        return Stretch(
+            self.arithmetic,
+            begin,
+            end,
+            select(some, begin_full, begin),
+            select(some, end_full, begin),
+        )
+
 
 @dataclass(frozen=True)
 class Dense:
     """Every key is visible to every query.
 
     Attributes:
-        arithmetic: what computes.
         shape: of a tile.
-        lengths: of the sequence.
+        limits: which have no ends.
     """
 
-    arithmetic: Arithmetic
     shape: TileShape
-    lengths: Lengths
+    limits: RowLimits
 
-    needs_warp = False
+    def rank(self, row: Visits, q_tile: Value, partial: bool, i: Value) -> Value:
+        """Return how many lines visit a tile before this one does: see `Ranks`."""
+        return q_tile
 
     def row(self, batch: Value, head: Value, q_tile: Value) -> Visits:
-        """Return the visits of a tile of queries, which are the same for all."""
-        keys = self.shape.keys
-        full = self.arithmetic.quotient(self.lengths.keys, keys)
-        stop = self.arithmetic.quotient(self.lengths.keys + (keys - 1), keys)
-        return Stretch(self.arithmetic, full * 0, stop, full * 0, full)
+        """Return the visits of a tile of queries, which are the same for all whole tiles."""
+        keys, lengths, arithmetic = self.shape.keys, self.limits.lengths, self.limits.arithmetic
+        full = arithmetic.quotient(lengths.keys, keys)
+        stop = arithmetic.quotient(lengths.keys + (keys - 1), keys)
+        stretch = Stretch(arithmetic, full * 0, stop, full * 0, full)
+        return self.limits.filled(stretch, q_tile, self.shape.queries)
 
 
 @dataclass(frozen=True)
@@ -263,12 +322,7 @@ class Closed:
     limits: RowLimits
     sampling: Sampling
 
-    @property
-    def needs_warp(self) -> bool:
-        """The rows are shared out among the lanes."""
-        return self.sampling == "all"
-
-    def row(self, batch: Value, head: Value, q_tile: Value) -> Visits:
+    def row(self, batch: Value, head: Value, q_tile: Value) -> Stretch:
         """Return the visits of a tile of queries."""
         queries, first_head = self.shape.queries, head * self.shape.group
 
@@ -276,10 +330,12 @@ class Closed:
             return self.limits(batch, first_head, q_tile * queries + row)
 
         if self.sampling == "edges":
-            return self._of_edges(ends(0), ends(queries - 1))
-        return self._tiles(self.limits.arithmetic.extremes(ends, queries))
+            stretch = self._of_edges(ends(0), ends(queries - 1))
+        else:
+            stretch = self._tiles(self.limits.arithmetic.extremes(ends, queries))
+        return self.limits.filled(stretch, q_tile, queries)
 
-    def _of_edges(self, one: tuple[Value, Value], other: tuple[Value, Value]) -> Visits:
+    def _of_edges(self, one: tuple[Value, Value], other: tuple[Value, Value]) -> Stretch:
         """Return the visits of rows of which two have the extremes of both ends."""
         minimum, maximum = self.limits.arithmetic.minimum, self.limits.arithmetic.maximum
         (begin, end), (other_begin, other_end) = one, other
@@ -292,7 +348,7 @@ class Closed:
             )
         )
 
-    def _tiles(self, found: Extremes) -> Visits:
+    def _tiles(self, found: Extremes) -> Stretch:
         """Return the visits, from the extremes of the rows' ends."""
         arithmetic, keys = self.limits.arithmetic, self.shape.keys
         first = arithmetic.quotient(found.first, keys)
@@ -387,6 +443,9 @@ class Listed:
             full tiles begin in `tiles`; last, where all end.
         tiles: int32: the visits of each line, in order, and one element more: `Line.first` may be
             asked for where there are none.
+        ranks: int32, beside `tiles`, see `Ranks`; None where nobody asks for them.
+        halves: int32, likewise: which halves of the tile of queries take part in a visit, a bit
+            for each.
         lines: query tiles of a class.
         classes: which class a batch and head belong to.
     """
@@ -396,10 +455,15 @@ class Listed:
     tiles: Any
     lines: Value
     classes: ClassTable
+    ranks: Any = None
+    halves: Any = None
 
-    needs_warp = False
+    def rank(self, row: Line, q_tile: Value, partial: bool, i: Value) -> Value:
+        """Return how many lines visit a tile before this one does: see `Ranks`."""
+        place = (row.begin if partial else row.begin_full) + i
+        return self.arithmetic.load(self.ranks, place)
 
-    def row(self, batch: Value, head: Value, q_tile: Value) -> Visits:
+    def row(self, batch: Value, head: Value, q_tile: Value) -> Line:
         """Return the visits of a tile of queries."""
         class_ = self.classes.of(batch, head, self.arithmetic)
         place = 2 * (class_ * self.lines + q_tile)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ import flexfa4
 from flexfa4.frontend.evaluate import Program, Values
 from flexfa4.frontend.lanes import Lanes
 from flexfa4.frontend.masks.grid import FULL, PARTIAL
-from flexfa4.frontend.masks.structure import MaskBlocks
+from flexfa4.frontend.masks.structure import Lines, MaskBlocks
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.kernels.blocks.walk import Walk, walk_for
 from flexfa4.primitives.arithmetic import PLAIN
@@ -37,6 +37,7 @@ class Case:
         shape: of a tile.
         source: the source that is chosen.
         given_blocks: the structure of the mask, where it is not to be found.
+        by: "rows": tiles of queries visit keys; "columns": the other way round.
     """
 
     mask: Callable[..., Any] | None
@@ -44,10 +45,13 @@ class Case:
     shape: TileShape
     source: str
     given_blocks: MaskBlocks | None = None
+    by: Lines = "rows"
 
     @property
     def one_interval(self) -> bool:
-        """Whether each query sees one interval of keys."""
+        """Whether each query sees one interval of keys; of columns, each key one of queries."""
+        if self.by == "columns":
+            return self.mask not in SEVERAL_INTERVALS_OF_QUERIES
         return self.mask not in SEVERAL_INTERVALS
 
     @property
@@ -63,7 +67,7 @@ class Case:
 
     def walk(self) -> Walk:
         """Return how a kernel finds its tiles."""
-        return walk_for(self.blocks, self.shape, CPU)
+        return walk_for(self.blocks, self.shape, CPU, by=self.by)
 
     def dense(self) -> torch.Tensor:
         """Return the mask, bool ``(batch, heads, q_len, kv_len)``."""
@@ -77,33 +81,35 @@ class Case:
     def kinds(self) -> torch.Tensor:
         """Return the kinds of all tiles, int8 ``(batch, heads, q tiles, kv tiles)``.
 
-        Heads are those of items: key heads where query heads are packed.
+        Heads are those of items: key heads where query heads are packed.  By columns, tiles of keys
+        come before those of queries.
         """
         kinds = kinds_of(self.dense(), self.shape[:2])[:, :: self.shape.group]
         if self.sizes.kv_len % self.shape.keys:  # keys that do not exist are hidden
-            last = kinds[..., -1]
-            kinds[..., -1] = torch.where(last == FULL, PARTIAL, last)
+            kinds[..., -1].clamp_(max=PARTIAL)
+        if self.by == "columns":
+            if self.sizes.q_len % self.shape.queries:
+                kinds[:, :, -1].clamp_(max=PARTIAL)
+            kinds = kinds.transpose(2, 3).contiguous()
         return kinds
 
 
 def ends_of_rows(walk: Walk, sizes: Sizes) -> RowEnds | None:
-    """Return a function to the interval of a row, from the graph that a kernel evaluates."""
+    """Return a function to the interval of a line, from the graph that a kernel evaluates."""
     bound, interval = walk.interval, walk.plan.interval
     if bound is None or interval is None:
         return None
     values = Values.of(bound, sizes, device=CPU)
-    b, h, q = (torch.arange(n) for n in (sizes.batch, sizes.heads, sizes.q_len))
-    found = Program((interval.begin, interval.end)).run(
-        values, Lanes((0, len(b)), (0, len(h)), (0, len(q)), (0, 1))
-    )
-    shape = (len(b), len(h), len(q), 1)
-    begin, end = (torch.as_tensor(value).expand(shape)[..., 0].tolist() for value in found)
-    return lambda batch, head, query: (begin[batch][head][query], end[batch][head][query])
+    lines = (sizes.q_len, 1) if interval.line == "q" else (1, sizes.kv_len)
+    shape = (sizes.batch, sizes.heads, *lines)
+    found = Program((interval.begin, interval.end)).run(values, Lanes(*((0, n) for n in shape)))
+    begin, end = (torch.as_tensor(v).expand(shape).flatten(2).tolist() for v in found)
+    return lambda batch, head, line: (begin[batch][head][line], end[batch][head][line])
 
 
 def limits_on_host(walk: Walk, sizes: Sizes) -> RowLimits:
     """Return the model of the limits of rows."""
-    return RowLimits(PLAIN, Lengths(sizes.q_len, sizes.kv_len), ends_of_rows(walk, sizes))
+    return walk.plan.limits_of(PLAIN, Lengths(sizes.q_len, sizes.kv_len), ends_of_rows(walk, sizes))
 
 
 def source_on_host(walk: Walk, sizes: Sizes) -> TileSource:
@@ -117,15 +123,15 @@ def visited_on_host(case: Case) -> torch.Tensor:
     expected = case.kinds()
     visited = torch.zeros_like(expected)
     source = source_on_host(case.walk(), case.sizes)
-    for batch, head, q_tile in itertools.product(*map(range, expected.shape[:3])):
-        row = source.row(batch, head, q_tile)
+    for batch, head, line in itertools.product(*map(range, expected.shape[:3])):
+        row = source.row(batch, head, line)
         partial = [row.partial(i) for i in range(row.partial_count)]
         full = [row.full(i) for i in range(row.full_count)]
         for kind, tiles in ((PARTIAL, partial), (FULL, full)):
             assert tiles == sorted(set(tiles), reverse=True)
-            line = visited[batch, head, q_tile]
-            assert not line[tiles].any()
-            line[tiles] = kind
+            found = visited[batch, head, line]
+            assert not found[tiles].any()
+            found[tiles] = kind
         if partial or full:
             assert row.first == (partial or full)[0]
     return visited
@@ -268,3 +274,11 @@ CASES: dict[str, Case] = {
     "levels": Case(levels, Sizes(1, 1, 1, 500, 500), TileShape(128, 96), "closed"),
     "empty rows": Case(empty_rows, Sizes(1, 1, 1, 500, 500), TileShape(48, 96), "closed"),
 }
+
+SEVERAL_INTERVALS_OF_QUERIES = (checkered, levels, empty_rows)
+
+COLUMNS: dict[str, Case] = {
+    name: replace(case, shape=case.shape._replace(group=1), by="columns", source="")
+    for name, case in CASES.items()
+}
+"""The same by columns: the shape is of tiles of as many queries, and no heads are packed."""

@@ -7,37 +7,35 @@ each tile.  Works on tensors, wherever a mask is evaluated, for all classes of b
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 import torch
 
 from flexfa4.frontend.masks.classes import Classes
 from flexfa4.frontend.masks.grid import block_count, block_counts, blocks_of
 from flexfa4.frontend.masks.solving.solved import Solved, ends_of_each
+from flexfa4.kernels.blocks.steps import Direction
 from flexfa4.primitives.tile_walk import Sampling, TileShape
-
-Direction = Literal["ascending", "descending", "neither"]
-"""The way through the tiles of a head from the most visits to the fewest."""
 
 # Rows whose ends are evaluated at once: temporaries take a few times 8 bytes for each.
 _ROWS_AT_ONCE = 1 << 20
 
 
-def monotone_in_tiles(solved: Solved, classes: Classes, queries: int) -> bool:
+def monotone_in_tiles(solved: Solved, classes: Classes, per_line: int) -> bool:
     """Return whether each end, in every tile, never falls from a query to the next, or never rises.
 
-    That is, all tiles have the same direction; it is found by a look at all queries.
+    That is, all tiles have the same direction; it is found by a look at all queries.  Of intervals
+    of queries: from a key to the next.
 
     Args:
-        solved: a closed form of at most one interval of keys.
+        solved: a closed form of at most one interval.
         classes: the batches and heads that share one mask.
-        queries: of a tile.
+        per_line: queries of a tile, or keys.
     """
-    rows, device = solved.size.q_len, solved.values.device
+    rows, device = solved.lines, solved.values.device
     if not solved.form.spans or rows < 2:
         return True
     rises = falls = torch.zeros(2, dtype=torch.bool, device=device)
-    inside = torch.arange(1, rows, device=device) % queries != 0
+    inside = torch.arange(1, rows, device=device) % per_line != 0
     for _, ends in _ends(solved, classes, torch.arange(rows, device=device)):
         steps = ends.diff() * inside
         rises = rises | (steps > 0).flatten(1).any(1)
@@ -51,12 +49,13 @@ def visits_of(
     """Return how many tiles each query tile visits, int64 ``(classes, query tiles)``.
 
     Args:
-        solved: a closed form of at most one interval of keys.
+        solved: a closed form of at most one interval of keys; for one of queries, queries and keys
+            change places here.
         classes: the batches and heads that share one mask.
         shape: of a tile.
         sampling: the rows that a kernel looks at.
     """
-    rows, queries, device = solved.size.q_len, shape.queries, solved.values.device
+    rows, queries, device = solved.lines, shape.queries, solved.values.device
     tiles = block_count(rows, queries)
     found = torch.zeros(len(classes), tiles, dtype=torch.int64, device=device)
     if not solved.form.spans or not rows:

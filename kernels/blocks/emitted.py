@@ -18,7 +18,7 @@ class EmittedEnds:
 
     Attributes:
         interval: the intervals.
-        plan: what is known of its captures.
+        plan: what is known of its captures, along the interval's index.
         leaves: values of the kernel; batch and head are those of each row that is asked for.
     """
 
@@ -26,11 +26,11 @@ class EmittedEnds:
     plan: CapturePlan
     leaves: Leaves
 
-    def __call__(self, batch: Any, head: Any, query: Any) -> tuple[Any, Any]:
-        """Return the interval of a query, integers of 32 or 64 bits."""
+    def __call__(self, batch: Any, head: Any, line: Any) -> tuple[Any, Any]:
+        """Return the interval of a query, or of a key, integers of 32 or 64 bits."""
         leaves = replace(self.leaves, b=batch, h=head)
         fixed = Fixed(self.interval.graph, self.plan, leaves, Columns((0,)), exact=True)
-        frame = Frame(fixed).with_rows([Row(query)])
+        frame = Frame(fixed).with_rows([Row(line)])
         begin, end = (
             frame.evaluate(node, 0 if frame.axes(node) else None, None)
             for node in (self.interval.begin, self.interval.end)

@@ -1,17 +1,19 @@
-"""A closed form of one interval of keys, as a graph that a kernel can evaluate.
+"""A closed form of one interval, as a graph that a kernel can evaluate.
 
 The ends of a closed form may look for values in captured tensors (``first(doc[:] == doc[q])``) or
 compare floats, which a kernel cannot do cheaply, or not to the last bit as mask analysis did.  Such
 an end is evaluated here once for all queries, and the kernel reads it from a table of 4 bytes for
 each.  Other ends are small integer expressions and stay what they are.
 
-The result is again a mask, ``begin <= kv and kv < end``, equal to the one that was solved.
+The result is again a mask, ``begin <= kv and kv < end``, equal to the one that was solved.  So it
+is with queries in place of keys and keys in place of queries: a form that was solved for ``q``.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -31,17 +33,20 @@ from flexfa4.frontend.ir import (
     topological,
 )
 from flexfa4.frontend.lanes import Lanes
+from flexfa4.frontend.masks.solving.solve import Index
 from flexfa4.frontend.masks.solving.solved import Solved
 from flexfa4.frontend.masks.solving.spans import Span
 from flexfa4.frontend.ops import apply
+from flexfa4.frontend.rewriting.rules import simplify
 
-_AXES: Final = ("b", "h", "q")
 _LONGEST: Final = (1 << 31) - 1
+LINES: Final[dict[Index, Index]] = {"kv": "q", "q": "kv"}
+"""What the ends of intervals of an index depend on."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """The keys ``begin <= kv < end`` of each query, as a mask of these ends.
+    """The keys ``begin <= kv < end`` of each query, or the queries of each key, as a mask.
 
     Attributes:
         graph: the mask.
@@ -50,6 +55,17 @@ class Interval:
 
     graph: Graph
     tables: tuple[Buffer, ...] = ()
+
+    @property
+    def index(self) -> Index:
+        """What the interval is one of: ``kv`` or ``q``."""
+        found: Index = self.graph.root.args[0].args[0].attr
+        return found
+
+    @property
+    def line(self) -> Index:
+        """What the ends depend on: the other of the two."""
+        return LINES[self.index]
 
     @property
     def begin(self) -> Node:
@@ -62,25 +78,48 @@ class Interval:
         return self.graph.root.args[1].args[1]
 
 
-def interval_of(solved: Solved) -> Interval | None:
-    """Return the interval of a closed form of keys; None where there are several."""
+def joined(solved: Solved) -> Solved:
+    """Return a closed form with two intervals as one, where never both have anything.
+
+    So are the queries that see a key: all of them where it is in a prefix, else those behind it.
+    """
     spans = solved.form.spans
-    if solved.form.index != "kv" or len(spans) > 1 or solved.size.kv_len > _LONGEST:
+    if len(spans) != 2 or not all(span.stop.op == "where" for span in spans):
+        return solved
+    (test, stop, nothing), (other, other_stop, other_nothing) = (s.stop.args for s in spans)
+    never_both = simplify(apply("not", test)) is simplify(other)
+    if not never_both or not nothing is other_nothing is const(0):
+        return solved
+    start = simplify(apply("where", test, spans[0].start, spans[1].start))
+    one = Span(start, simplify(apply("where", test, stop, other_stop)))
+    return replace(solved, form=replace(solved.form, spans=(one,)))
+
+
+def interval_of(solved: Solved) -> Interval | None:
+    """Return the interval of a closed form; None where there are several."""
+    spans, index = solved.form.spans, solved.form.index
+    if len(spans) > 1 or solved.length > _LONGEST:
         return None
-    names = {buffer.name for buffer in solved.values.tensors}
     (span,) = spans or (Span(const(0), const(0)),)
+    return _interval(span, index, frozenset(buffer.name for buffer in solved.values.tensors))
+
+
+@functools.lru_cache(maxsize=256)
+def _interval(span: Span, index: Index, names: frozenset[str]) -> Interval:
+    """Return an interval, with other names for tables than `names`."""
     ends, tables = [], []
-    for node, name in ((span.start, "begin_of_row"), (span.stop, "end_of_row")):
+    line = {"kv": "row", "q": "column"}[index]
+    for node, name in ((span.start, f"begin_of_{line}"), (span.stop, f"end_of_{line}")):
         if _needs_table(node):
             while name in names:
                 name += "_"
-            axes = [axis for axis in _AXES if axis in node.depends]
+            axes = [axis for axis in ("b", "h", LINES[index]) if axis in node.depends]
             table = Buffer(name, I32, (None,) * len(axes))
             tables.append(table)
             node = load(table, tuple(input_(axis) for axis in axes))
         ends.append(node)
-    kv = input_("kv")
-    root = apply("and", apply("ge", kv, ends[0]), apply("lt", kv, ends[1]))
+    along = input_(index)
+    root = apply("and", apply("ge", along, ends[0]), apply("lt", along, ends[1]))
     return Interval(make_graph("mask", root), tuple(tables))
 
 
@@ -104,7 +143,7 @@ def bound_interval(interval: Interval, solved: Solved, device: torch.device) -> 
 
 
 def _tables(interval: Interval, solved: Solved) -> Mapping[Buffer, torch.Tensor]:
-    """Return the tables of ends, int32, one axis for each of b, h, q that an end varies with."""
+    """Return the tables of ends, int32, one axis for each of b, h and q that an end varies with."""
     if not interval.tables:
         return {}
     (span,) = solved.form.spans
@@ -116,10 +155,10 @@ def _tables(interval: Interval, solved: Solved) -> Mapping[Buffer, torch.Tensor]
 
 
 def _evaluated(end: Node, solved: Solved) -> torch.Tensor:
-    """Return an end for every batch, head and query that it varies with, clamped."""
-    counts = (solved.size.b, solved.size.h, solved.size.q_len)
-    sizes = [n if axis in end.depends else 1 for axis, n in zip(_AXES, counts, strict=True)]
-    lanes = Lanes((0, sizes[0]), (0, sizes[1]), (0, sizes[2]), (0, 1))
-    (value,) = Program((end,)).run(solved.values, lanes)
-    table = torch.as_tensor(value).expand(*sizes, 1).clamp(0, solved.length).to(torch.int32)
-    return table.reshape([n for axis, n in zip(_AXES, sizes, strict=True) if axis in end.depends])
+    """Return an end for every batch, head and query (or key) that it varies with, clamped."""
+    size, varies = solved.size, end.depends - {solved.form.index}
+    counts = {"b": size.b, "h": size.h, "q": size.q_len, "kv": size.kv_len}
+    extents = [n if axis in varies else 1 for axis, n in counts.items()]
+    (value,) = Program((end,)).run(solved.values, Lanes(*((0, n) for n in extents)))
+    table = torch.as_tensor(value).expand(extents).clamp(0, solved.length).to(torch.int32)
+    return table.reshape([n for axis, n in counts.items() if axis in varies])

@@ -7,7 +7,7 @@ line; neither the number of all tiles nor that of batches and heads matters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -33,19 +33,24 @@ class TileLists:
     counts: torch.Tensor
 
 
-def listed(runs: BlockRuns, length: int, tile: int) -> TileLists:
+def listed(runs: BlockRuns, length: int, tile: int, *, ragged: bool = False) -> TileLists:
     """Return the visits of runs of tiles.
 
     Args:
         runs: the non-empty tiles of each line.
         length: keys.
         tile: keys of a tile.
+        ragged: the last line reaches beyond what there is, and that has to be hidden: it has no
+            full tiles.
 
     Raises:
         ArgumentError: there are more tiles than can be listed.
     """
     if length % tile:
         runs = with_partial_end(runs)
+    if ragged and runs.lines:
+        last = runs.line_of_run % runs.lines == runs.lines - 1
+        runs = replace(runs, kind=runs.kind.masked_fill(last, PARTIAL))
     # Two lines for each: of its partial tiles and of its full ones.
     line = 2 * runs.line_of_run + (runs.kind == FULL)
     # Runs of a line descend, and the tiles of a run: the runs of each kind are taken from the last.
@@ -62,6 +67,34 @@ def listed(runs: BlockRuns, length: int, tile: int) -> TileLists:
     # One more: a kernel may look at the first tile of a line that has none.
     tiles = torch.nn.functional.pad(tiles.neg_(), (0, 1))
     return TileLists(begins.to(torch.int32), tiles.to(torch.int32), counts)
+
+
+def halves_of(whole: TileLists, halves: TileLists) -> torch.Tensor:
+    """Return which halves of a tile of queries take part in each visit, int32 ``(visits + 1,)``.
+
+    Bit 0 stands for the first half, bit 1 for the second.
+
+    Args:
+        whole: the visits of each line.
+        halves: those of lines of half as many queries each, for the same tiles of keys.
+    """
+    lines, half_lines = whole.counts.shape[1], halves.counts.shape[1]
+    (line, tile), (own, own_tile) = _visits(whole), _visits(halves)
+    width = 1 + int(whole.tiles.amax())
+    known = own * width + own_tile
+    flags = torch.zeros_like(tile)
+    for half in range(2):
+        of_class = 2 * (line % lines) + half
+        asked = (line // lines * half_lines + of_class) * width + tile
+        flags |= (torch.isin(asked, known) & (of_class < half_lines)).to(flags.dtype) << half
+    return torch.nn.functional.pad(flags, (0, 1)).to(torch.int32)
+
+
+def _visits(lists: TileLists) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the line, of all classes, and the tile of each visit, int64."""
+    counts = lists.counts.flatten()
+    line = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+    return line, lists.tiles[:-1].long()
 
 
 def with_partial_end(runs: BlockRuns) -> BlockRuns:

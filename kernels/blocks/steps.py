@@ -1,4 +1,4 @@
-"""How much an integer expression changes from one query to the next: bounds that need no values.
+"""How much an integer expression changes from a query, or a key, to the next: without any values.
 
 An end of an interval that never falls, or never rises, along the queries has its extremes on the
 edges of any range of them: a kernel then evaluates two rows of a tile instead of all.  And where
@@ -10,15 +10,20 @@ integer leaves 64 bits.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from flexfa4.frontend.ir import Node
+from flexfa4.frontend.masks.solving.solve import Index
+
+Direction = Literal["ascending", "descending", "neither"]
+"""The way through the tiles of a head from the most visits to the fewest."""
 
 
 class Steps(NamedTuple):
-    """The least and the greatest of ``f(q + 1) - f(q)``, over all queries."""
+    """The least and the greatest of ``f(x + 1) - f(x)``, over all queries or keys x."""
 
     least: float
     most: float
@@ -45,22 +50,53 @@ NONE: Final = Steps(0, 0)
 ANY: Final = Steps(-math.inf, math.inf)
 
 
-def steps_of(node: Node) -> Steps:
-    """Return the steps of an i32 expression along the queries."""
-    return _steps(node, {})
+@functools.lru_cache(maxsize=1024)
+def steps_of(node: Node, index: Index = "q") -> Steps:
+    """Return the steps of an i32 expression along the queries, or along the keys."""
+    return _steps(node, _Known(index))
 
 
-def neighbours_meet(begin: Node, end: Node) -> bool:
+def neighbours_meet(begin: Node, end: Node, index: Index = "q") -> bool:
     """Return whether intervals of neighbouring queries, if not empty, are proved to meet.
 
     Either begins no later than the other ends: an interval of at least one key cannot be left
-    behind by steps of at most one.
+    behind by steps of at most one.  Likewise for intervals of queries, of neighbouring keys.
     """
-    return steps_of(begin).most <= 1 and steps_of(end).least >= -1
+    return steps_of(begin, index).most <= 1 and steps_of(end, index).least >= -1
 
 
-def _steps(node: Node, known: dict[Node, Steps]) -> Steps:
-    if "q" not in node.depends:
+def direction_of_steps(
+    begin: Node, end: Node, index: Index = "q", *, cut: bool
+) -> Direction | None:
+    """Return the way from the tiles that visit the most to those that visit the fewest, if proved.
+
+    Where intervals grow, or shrink, from each query to the next, so do visits, but for one tile
+    more or less where an interval begins or ends inside of one.
+
+    Args:
+        begin: of the intervals.
+        end: of them.
+        index: what they depend on.
+        cut: some of them may go on behind the last key, and are shorter than they seem.
+    """
+    first, last = steps_of(begin, index), steps_of(end, index)
+    if first == last == NONE:
+        return "ascending"
+    if (first.most <= 0 <= last.least) or (first.most <= last.least and not cut):
+        return "descending"
+    return "ascending" if last.most <= 0 <= first.least else None
+
+
+class _Known(dict[Node, Steps]):
+    """The steps that were found along an index."""
+
+    def __init__(self, index: Index) -> None:
+        super().__init__()
+        self.index = index
+
+
+def _steps(node: Node, known: _Known) -> Steps:
+    if known.index not in node.depends:
         return NONE
     if node not in known:
         rule = _RULES.get(node.op)
@@ -68,20 +104,20 @@ def _steps(node: Node, known: dict[Node, Steps]) -> Steps:
     return known[node]
 
 
-def _input(node: Node, known: dict[Node, Steps]) -> Steps:
+def _input(node: Node, known: _Known) -> Steps:
     return Steps(1, 1)
 
 
-def _add(node: Node, known: dict[Node, Steps]) -> Steps:
+def _add(node: Node, known: _Known) -> Steps:
     a, b = (_steps(arg, known) for arg in node.args)
     return a.plus(b.negated() if node.op == "sub" else b)
 
 
-def _neg(node: Node, known: dict[Node, Steps]) -> Steps:
+def _neg(node: Node, known: _Known) -> Steps:
     return _steps(node.args[0], known).negated()
 
 
-def _mul(node: Node, known: dict[Node, Steps]) -> Steps:
+def _mul(node: Node, known: _Known) -> Steps:
     for factor, other in (node.args, node.args[::-1]):
         if factor.op == "const":
             steps = _steps(other, known)
@@ -94,14 +130,14 @@ def _times(step: float, factor: int) -> float:
     return step * factor if factor else 0  # an unbounded step by 0 is no number
 
 
-def _either(node: Node, known: dict[Node, Steps]) -> Steps:
-    if node.op == "where" and "q" in node.args[0].depends:
+def _either(node: Node, known: _Known) -> Steps:
+    if node.op == "where" and known.index in node.args[0].depends:
         return ANY
     a, b = (_steps(arg, known) for arg in node.args[-2:])
     return a.joined(b)
 
 
-def _quotient(node: Node, known: dict[Node, Steps]) -> Steps:
+def _quotient(node: Node, known: _Known) -> Steps:
     dividend, by = node.args
     if by.op != "const":
         return ANY
@@ -116,7 +152,7 @@ def _divided(step: float, divisor: int, rounded: Callable[[float], int]) -> floa
     return rounded(step / divisor) if math.isfinite(step) else step
 
 
-_RULES: Final[dict[str, Callable[[Node, dict[Node, Steps]], Steps]]] = {
+_RULES: Final[dict[str, Callable[[Node, _Known], Steps]]] = {
     "input": _input,
     "add": _add,
     "sub": _add,

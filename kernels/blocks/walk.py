@@ -4,6 +4,9 @@ A mask that is one interval of keys for each query is walked without lists, its 
 the kernel; any other by lists for the kernel's own tile.  In both cases the interval, where there
 is one, also tells the kernel which keys of a partial tile a query sees.
 
+The tiles of a forward pass are of queries, and visit keys; those of a backward pass are of keys,
+and visit the queries that see them: "rows" and "columns", as of a block mask.
+
 `walk_for` is the entry.  A `WalkPlan` is part of a kernel's plan: all that code depends on.  A
 `Walk` adds what depends on the values of a call, and is kept with the mask: it is made once.
 """
@@ -11,28 +14,39 @@ is one, also tells the kernel which keys of a partial tile a query sees.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import torch
 
+from flexfa4.frontend.analysis.bounds import bound
 from flexfa4.frontend.binding import BoundGraph
+from flexfa4.frontend.masks.grid import block_count
 from flexfa4.frontend.masks.runs import order
 from flexfa4.frontend.masks.solving.solved import Solved
-from flexfa4.frontend.masks.structure import MaskBlocks
+from flexfa4.frontend.masks.structure import Lines, MaskBlocks
 from flexfa4.kernels.blocks.counts import direction_of, monotone_in_tiles, visits_of
-from flexfa4.kernels.blocks.intervals import Interval, bound_interval, interval_of
-from flexfa4.kernels.blocks.lists import TileLists, listed
-from flexfa4.kernels.blocks.steps import neighbours_meet, steps_of
+from flexfa4.kernels.blocks.intervals import Interval, bound_interval, interval_of, joined
+from flexfa4.kernels.blocks.lists import TileLists, halves_of, listed
+from flexfa4.kernels.blocks.ranks import best_ranks
+from flexfa4.kernels.blocks.steps import (
+    Direction,
+    direction_of_steps,
+    neighbours_meet,
+    steps_of,
+)
 from flexfa4.kernels.compile.signature import Int32, Parameter, Pointer
-from flexfa4.primitives.arithmetic import Arithmetic
+from flexfa4.primitives.arithmetic import Arithmetic, Value
 from flexfa4.primitives.scheduler import NUMBERS, Order, OrderTable, Sections
 from flexfa4.primitives.tile_walk import (
     ClassTable,
     Closed,
     Dense,
+    Lengths,
     Listed,
+    RowEnds,
     RowLimits,
     Sampling,
     TileShape,
@@ -44,7 +58,7 @@ ORDER_PARAMETERS: Final = tuple(Int32(name) for name in NUMBERS)
 
 # Visits for each tile that is not empty, from which on lists are better.
 _MOST_VISITS: Final = 1.05
-_SAMPLED: Final = {"edges": "the first and the last query", "all": "all queries"}
+_NAMES: Final = {"rows": ("query", "queries", "keys"), "columns": ("key", "keys", "queries")}
 
 
 @dataclass(frozen=True)
@@ -58,6 +72,11 @@ class WalkPlan:
         sampling: see `Closed`.
         classes: a table of classes is read.
         order_table: the order of work is read from a table.
+        by: "rows": tiles of queries visit keys; "columns": tiles of keys visit queries, and what
+            is said of queries and keys holds of keys and queries.
+        ranked: for each visit it is known how many others of that tile come before
+            (`primitives.tile_walk.Ranks`).
+        halves: of each visit in a list it is known which halves of the tile of queries take part.
     """
 
     source: Literal["dense", "closed", "listed"]
@@ -66,6 +85,14 @@ class WalkPlan:
     sampling: Sampling = "edges"
     classes: bool = False
     order_table: bool = False
+    by: Lines = "rows"
+    ranked: bool = False
+    halves: bool = False
+
+    @property
+    def across(self) -> TileShape:
+        """The shape of a tile with what the lines are of first: queries, or keys."""
+        return _across(self.shape, self.by)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -73,6 +100,8 @@ class WalkPlan:
         found: list[Parameter] = []
         if self.source == "listed":
             found += [Pointer("line_begins"), Pointer("line_tiles")]
+            found += [Pointer("visit_ranks")] * self.ranked
+            found += [Pointer("visit_halves")] * self.halves
         if self.classes:
             strides = (Int32("class_batch_stride"), Int32("class_head_stride"))
             found += [Pointer("classes"), *strides]
@@ -80,52 +109,83 @@ class WalkPlan:
             found += [Pointer("tile_order")]
         return tuple(found)
 
-    def source_of(
-        self,
-        values: Sequence[Any],
-        limits: RowLimits,
-    ) -> TileSource:
+    def limits_of(
+        self, arithmetic: Arithmetic, lengths: Lengths, ends: RowEnds | None
+    ) -> RowLimits:
+        """Return the interval of each query, or of each key.
+
+        Args:
+            arithmetic: what computes.
+            lengths: of the sequence.
+            ends: those of `interval`, if there is one.
+        """
+        if self.by == "rows":
+            return RowLimits(arithmetic, lengths, ends)
+        return RowLimits(arithmetic, Lengths(lengths.keys, lengths.queries), ends, ragged=True)
+
+    def source_of(self, values: Sequence[Any], limits: RowLimits) -> TileSource:
         """Return what gives the visits.
 
         Args:
             values: those of `parameters`.
-            limits: lengths of the sequence, and the ends of `interval`, if there is one.
+            limits: what `limits_of` gives.
         """
-        arithmetic, lengths = limits.arithmetic, limits.lengths
+        arithmetic, shape = limits.arithmetic, self.across
         if self.source == "dense":
-            return Dense(arithmetic, self.shape, lengths)
+            return Dense(shape, limits)
         if self.source == "closed":
             assert limits.ends is not None
-            return Closed(self.shape, limits, self.sampling)
+            return Closed(shape, limits, self.sampling)
         given = self._named(values)
-        lines = arithmetic.quotient(lengths.queries + (self.shape.queries - 1), self.shape.queries)
+        length = limits.lengths.queries
+        lines = arithmetic.quotient(length + (shape.queries - 1), shape.queries)
         table = self._class_table(given)
-        return Listed(arithmetic, given["line_begins"], given["line_tiles"], lines, table)
+        return Listed(
+            arithmetic,
+            given["line_begins"],
+            given["line_tiles"],
+            lines,
+            table,
+            given.get("visit_ranks"),
+            given.get("visit_halves"),
+        )
 
-    def order_of(self, values: Sequence[Any], sections: Sections, arithmetic: Arithmetic) -> Order:
+    def order_of(
+        self,
+        values: Sequence[Any],
+        sections: Sections,
+        arithmetic: Arithmetic,
+        heads_together: Value = 1,
+    ) -> Order:
         """Return the order of work.
 
         Args:
             values: those of `parameters`.
             sections: of the call.
             arithmetic: what computes.
+            heads_together: query heads of an item, without those that are packed: the first one
+                stands for all.
         """
         if not self.order_table:
             return Order(arithmetic, sections)
         given = self._named(values)
-        table = OrderTable(given["tile_order"], sections.tiles, self._class_table(given))
+        classes = self._class_table(given)
+        classes = replace(classes, head_stride=classes.head_stride * heads_together)
+        table = OrderTable(given["tile_order"], sections.tiles, classes)
         return Order(arithmetic, sections, table)
 
     @property
     def in_words(self) -> str:
         """How tiles are found, and in which order they are worked on, in one line."""
+        one, all_, across = _NAMES[self.by]
+        sampled = f"the first and the last {one}" if self.sampling == "edges" else f"all {all_}"
         found = {
-            "dense": "every tile of keys",
-            "closed": f"computed from the closed form at {_SAMPLED[self.sampling]} of a tile",
+            "dense": f"every tile of {across}",
+            "closed": f"computed from the closed form at {sampled} of a tile",
             "listed": "listed for the kernel's tile",
         }[self.source]
         ordered = "from a table, most tiles first" if self.order_table else "by position"
-        return f"tiles of keys: {found}; order of query tiles: {ordered}"
+        return f"tiles of {across}: {found}; order of {one} tiles: {ordered}"
 
     @property
     def has_limits(self) -> bool:
@@ -150,14 +210,19 @@ class Walk:
         values: those of ``plan.parameters``: int32 tensors, for pointers, and ints.
         descending: the last tile of queries is the first in the order of work.
         interval: ``plan.interval`` with what it captures.
-        visits: int64 ``(classes, query tiles)``; None where every tile visits all.
+        counted: makes `visits`; None where every tile visits all.
     """
 
     plan: WalkPlan
     values: tuple[torch.Tensor | int, ...] = ()
     descending: bool = False
     interval: BoundGraph | None = None
-    visits: torch.Tensor | None = None
+    counted: Callable[[], torch.Tensor] | None = None
+
+    @functools.cached_property
+    def visits(self) -> torch.Tensor | None:
+        """How many tiles each tile visits, int64 ``(classes, tiles)``; None where it is all."""
+        return None if self.counted is None else self.counted()
 
     @functools.cached_property
     def arguments(self) -> tuple[int, ...]:
@@ -179,7 +244,13 @@ class _Walks(dict[Any, Walk]):
 
 
 def walk_for(
-    blocks: MaskBlocks | None, shape: TileShape, device: torch.device, *, whole_warp: bool = True
+    blocks: MaskBlocks | None,
+    shape: TileShape,
+    device: torch.device,
+    *,
+    by: Lines = "rows",
+    ranked: bool = False,
+    halves: bool = False,
 ) -> Walk:
     """Return how a kernel finds the tiles that it visits; kept with the mask.
 
@@ -187,65 +258,129 @@ def walk_for(
         blocks: the mask, for as many query heads as the call has, or one; None for none.
         shape: of a tile; heads that are packed are alike (`heads_alike`).
         device: of the call.
-        whole_warp: sources that need all lanes of a warp may be chosen.
+        by: see `WalkPlan`.
+        ranked: likewise.
+        halves: likewise, where there are lists.
     """
     if blocks is None:
-        return Walk(WalkPlan("dense", shape))
+        return Walk(WalkPlan("dense", shape, by=by, ranked=ranked))
     walks = blocks.cache(_Walks)
-    key = (shape, device, whole_warp)
+    key = (shape, device, by, ranked, halves)
     if key not in walks:
-        walks[key] = _Chooser(blocks, shape, device).walk(whole_warp)
+        chooser = _Chooser(blocks, shape, device, by, halves)
+        walks[key] = chooser.ranked() if ranked else chooser.walk()
     return walks[key]
+
+
+def _across(shape: TileShape, by: Lines) -> TileShape:
+    """Return a shape with what the lines are of in the place of queries."""
+    return shape if by == "rows" else TileShape(shape.keys, shape.queries)
+
+
+def _direction(interval: Interval, solved: Solved) -> Direction | None:
+    """Return the order of work where it can be told without counting visits."""
+    ends = (interval.begin, interval.end, interval.line)
+    found = direction_of_steps(*ends, cut=True)
+    if found is None:
+        known = bound(interval.end, solved.size.domain(solved.values).leaf)
+        found = direction_of_steps(*ends, cut=not known.within(-math.inf, solved.length))
+    return found
 
 
 @dataclass(frozen=True, eq=False)
 class _Chooser:
-    """A mask, a tile and a device."""
+    """A mask, a tile, a device, what the lines are of, and whether halves are told apart."""
 
     blocks: MaskBlocks
     shape: TileShape
     device: torch.device
+    by: Lines
+    halves: bool = False
 
-    def walk(self, whole_warp: bool) -> Walk:
+    def walk(self) -> Walk:
         """Return the walk."""
-        solved = self.blocks.by_rows
-        interval = interval_of(solved) if isinstance(solved, Solved) else None
-        if not isinstance(solved, Solved) or interval is None:
+        solved = self.blocks.by_rows if self.by == "rows" else self.blocks.by_columns
+        if not isinstance(solved, Solved):
             return self._listed(None, None)
-        bound = bound_interval(interval, solved, self.device)
+        solved = joined(solved)
+        interval = interval_of(solved)
+        if interval is None:
+            return self._listed(None, None)
+        limits = bound_interval(interval, solved, self.device)
+        if not solved.values.tensors:  # its ends are few: a GPU would have to be waited for
+            solved = replace(solved, values=replace(solved.values, device=torch.device("cpu")))
         sampling = self._sampling(interval, solved)
-        if sampling == "edges" or whole_warp:
-            visits = visits_of(solved, self.blocks.classes, self.shape, sampling)
-            if neighbours_meet(interval.begin, interval.end) or not self._wasteful(visits):
-                plan = WalkPlan("closed", self.shape, interval, sampling)
-                return self._finished(plan, (), bound, visits)
-        return self._listed(interval, bound)
+        plan = WalkPlan("closed", self.shape, interval, sampling, by=self.by)
+        counted = functools.partial(
+            visits_of, solved, self.blocks.classes, _across(self.shape, self.by), sampling
+        )
+        if neighbours_meet(interval.begin, interval.end, interval.line):
+            direction = _direction(interval, solved)
+            if direction is not None:
+                return Walk(plan, (), direction == "descending", limits, counted)
+            return self._finished(plan, (), limits, counted())
+        visits = counted()
+        if not self._wasteful(visits):
+            return self._finished(plan, (), limits, visits)
+        return self._listed(interval, limits)
+
+    def ranked(self) -> Walk:
+        """Return the walk with ranks, in the order of work in which lines wait the least."""
+        walk = self.walk()
+        lists = self._lists()
+        ranks, descending = best_ranks(lists, self._lines())
+        values = [v.to(self.device) for v in (lists.begins, lists.tiles, ranks)]
+        classes = len(self.blocks.classes) > 1
+        plan = WalkPlan("listed", self.shape, walk.plan.interval, classes=classes, by=self.by,
+                        ranked=True)  # fmt: skip
+        own = self._class_values() if classes else ()
+        return Walk(plan, (*values, *own), descending, walk.interval, lambda: lists.counts)
+
+    def _lines(self) -> int:
+        """Return how many lines a class has."""
+        size, across = self.blocks.size, _across(self.shape, self.by)
+        return block_count(size.q_len if self.by == "rows" else size.kv_len, across.queries)
 
     def _sampling(self, interval: Interval, solved: Solved) -> Sampling:
         """Return which rows tell what a tile sees."""
-        if all(steps_of(end).monotone for end in (interval.begin, interval.end)):
+        ends = (interval.begin, interval.end)
+        if all(steps_of(end, interval.line).monotone for end in ends):
             return "edges"
-        alike = monotone_in_tiles(solved, self.blocks.classes, self.shape.queries)
+        per_line = _across(self.shape, self.by).queries
+        alike = monotone_in_tiles(solved, self.blocks.classes, per_line)
         return "edges" if alike else "all"
 
     def _wasteful(self, visits: torch.Tensor) -> bool:
         """Return whether too many of the tiles that would be visited are empty."""
         tile = (self.shape.queries, self.shape.keys)
-        needed = self.blocks.with_block_size(tile).counts("rows").sum(1)
+        needed = self.blocks.with_block_size(tile).counts(self.by).sum(1).to(visits.device)
         return bool((visits.sum(1) > needed * _MOST_VISITS).any())
 
-    def _listed(self, interval: Interval | None, bound: BoundGraph | None) -> Walk:
+    def _lists(self) -> TileLists:
         tile = (self.shape.queries, self.shape.keys)
-        runs = self.blocks.with_block_size(tile).runs
-        lists: TileLists = listed(runs, self.blocks.size.kv_len, self.shape.keys)
-        values = (lists.begins.to(self.device), lists.tiles.to(self.device))
-        return self._finished(WalkPlan("listed", self.shape, interval), values, bound, lists.counts)
+        runs = self.blocks.with_block_size(tile).lines(self.by)
+        size, keys = self.blocks.size, self.shape.keys
+        if self.by == "rows":
+            return listed(runs, size.kv_len, keys)
+        return listed(runs, size.q_len, self.shape.queries, ragged=size.kv_len % keys > 0)
+
+    def _listed(self, interval: Interval | None, limits: BoundGraph | None) -> Walk:
+        lists = self._lists()
+        values: tuple[torch.Tensor, ...] = (
+            lists.begins.to(self.device), lists.tiles.to(self.device),
+        )  # fmt: skip
+        if self.halves:
+            shape = self.shape._replace(queries=self.shape.queries // 2)
+            halves = halves_of(lists, replace(self, shape=shape)._lists())
+            values += (halves.to(self.device),)
+        plan = WalkPlan("listed", self.shape, interval, by=self.by, halves=self.halves)
+        return self._finished(plan, values, limits, lists.counts)
 
     def _finished(
         self,
         plan: WalkPlan,
         values: tuple[torch.Tensor | int, ...],
-        bound: BoundGraph | None,
+        limits: BoundGraph | None,
         visits: torch.Tensor,
     ) -> Walk:
         """Return a walk with the order of work and the classes that it needs."""
@@ -257,7 +392,7 @@ class _Chooser:
             values += self._class_values()
         if by_table:
             values += (order(visits, "lpt").to(self.device),)
-        return Walk(plan, values, direction == "descending", bound, visits)
+        return Walk(plan, values, direction == "descending", limits, lambda: visits)
 
     def _class_values(self) -> tuple[torch.Tensor | int, ...]:
         """Return the table of classes and its strides, a column for each head of a tile."""

@@ -8,6 +8,8 @@ places of its tiles; what it gets is code that computes the value.  Nothing is p
                 their order, their values in a call
     widths      which integers fit 32 bits, for 64-bit arithmetic is slow on GPUs
     program     a score mod split around the matrix product, a mask; what the kernel does when
+    gradient    a score mod and its derivatives, split as a backward kernel computes them
+    number_facts  what a plan rests on about captured numbers
     structure   what values vary with, in what order they are computed, what follows from what
     places      rows and columns that a thread holds
     cost        instructions for each score, for performance models
@@ -15,7 +17,10 @@ places of its tiles; what it gets is code that computes the value.  Nothing is p
     table       one row for each row of the frontend's ops table: how it becomes instructions
     loads       reads of captured tensors
     evaluator   values at rows and columns of a tile, each computed once where it varies least
+    pairs       values at two neighbouring columns, by Blackwell's instructions on pairs
+    lanes       what a score mod does at one column, or at two
     sites       what a kernel calls: a score mod, a mask
+    gradient_sites  what a backward kernel calls: exponents, gradients of scores and of captures
 
 Those before `builders` are plain Python that a warm launch may import, and so is `errors`, with the
 texts for what kernels have no code for; the others need CuTe-DSL.  Decides neither tile shapes nor

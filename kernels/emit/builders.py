@@ -16,9 +16,10 @@ from cutlass._mlir.dialects import arith, llvm, math, nvvm
 from cutlass.cutlass_dsl import T
 
 from flexfa4.kernels.emit.captures import Kind
+from flexfa4.primitives import packed
 
 Value: TypeAlias = Any
-"""A value of MLIR: f32, i32, i64 or i1."""
+"""A value of MLIR: f32, i32, i64 or i1; for what says so, a pair of f32 (`packed`) as well."""
 
 Machine = Literal["f32", "i32", "i64", "bool"]
 
@@ -57,6 +58,11 @@ def constant(kind: Machine, value: float | int | bool) -> Value:
     return arith.constant(_TYPES[kind](), signed)
 
 
+def constant_like(value: Value, number: float) -> Value:
+    """Return a float, as a pair where the value is one."""
+    return packed.both(number) if packed.is_pair(value) else constant("f32", number)
+
+
 def unwrap(value: Any, kind: Machine | Kind) -> Value:
     """Return a value of CuTe-DSL, or a Python number, as one of MLIR of the given type."""
     if kind == "pointer":
@@ -83,21 +89,32 @@ def resized(value: Value, kind: Machine) -> Value:
     return arith.extsi(T.i64(), value) if kind == "i64" else arith.trunci(T.i32(), value)
 
 
-def moved(address: Value, index: Value, stride: int | Value) -> Value:
+def moved(address: Value, index: Value, stride: int | Value, *, often: bool) -> Value:
     """Return ``address + index * stride``.
 
     Args:
         address: i64.
         index: i32 or i64, not negative.
         stride: in bytes: a number, or of the index' type, in which the product fits.
+        often: it is computed for each column.
     """
     if isinstance(stride, int):
         # of 32 bits with a number, one instruction multiplies and adds
         return arith.addi(address, arith.muli(resized(index, "i64"), constant("i64", stride)))
+    if machine(index) == "i32" and often:  # so it does with a value, and takes more registers
+        index, stride = arith.extui(T.i64(), index), arith.extui(T.i64(), stride)
     product = arith.muli(index, stride)
-    if machine(index) == "i32":
+    if machine(product) == "i32":
         product = arith.extui(T.i64(), product)
     return arith.addi(address, product)
+
+
+def scaled(distance: Value, storage: str) -> Value:
+    """Return a distance in bytes between elements of a dtype as that between elements of four."""
+    size = nbytes(storage)
+    if size > 4:
+        return arith.shrui(distance, constant("i64", 1))
+    return arith.shli(distance, constant("i64", {4: 0, 2: 1, 1: 2}[size])) if size < 4 else distance
 
 
 def compare(name: str, a: Value, b: Value) -> Value:
@@ -126,7 +143,7 @@ def to_float(value: Value) -> Value:
 
 
 def add(a: Value, b: Value) -> Value:
-    """Return a + b; may become part of a fused multiply-add."""
+    """Return a + b, of floats or pairs; may become part of a fused multiply-add."""
     return arith.addf(a, b)
 
 
@@ -136,23 +153,38 @@ def add_alone(a: Value, b: Value) -> Value:
 
 
 def fma(a: Value, b: Value, c: Value) -> Value:
-    """Return a * b + c, rounded once."""
-    return math.fma(a, b, c)
+    """Return a * b + c, of floats or pairs, rounded once."""
+    return packed.fma(a, b, c) if packed.is_pair(c) else math.fma(a, b, c)
+
+
+def larger(a: Value, b: Value) -> Value:
+    """Return the larger float; NaN if one is.  MLIR's own maximum becomes four instructions."""
+    return nvvm.fmax(a, b, nan=True)
+
+
+def lesser(a: Value, b: Value) -> Value:
+    """Return the lesser float; NaN if one is."""
+    return nvvm.fmin(a, b, nan=True)
 
 
 def instruction(name: str) -> Callable[[Value], Value]:
-    """Return a function of one float that is one instruction of PTX."""
+    """Return a function of one float that is one instruction of PTX; two for a pair."""
 
     def call(x: Value) -> Value:
+        if packed.is_pair(x):
+            return packed.pair(*[call(lane.ir_value()) for lane in packed.lanes(x)])
         return llvm.inline_asm(T.f32(), [x], f"{name} $0, $1;", "=f,f", has_side_effects=False)
 
     return call
 
 
 def instruction2(name: str) -> Callable[[Value, Value], Value]:
-    """Return a function of two floats that is one instruction of PTX."""
+    """Return a function of two floats that is one instruction of PTX; two for pairs."""
 
     def call(x: Value, y: Value) -> Value:
+        if packed.is_pair(x):
+            lanes = zip(packed.lanes(x), packed.lanes(y), strict=True)
+            return packed.pair(*[call(a.ir_value(), b.ir_value()) for a, b in lanes])
         asm = f"{name} $0, $1, $2;"
         return llvm.inline_asm(T.f32(), [x, y], asm, "=f,f,f", has_side_effects=False)
 

@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import torch
 
 from flexfa4.frontend.analysis.bounds import Premises, bounds, premises
+from flexfa4.frontend.analysis.intervals import Interval
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import F32, Buffer, Graph, Node, topological
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.kernels.emit.access import LoadPlan, access
 from flexfa4.kernels.emit.errors import KernelLimitError
+from flexfa4.kernels.emit.places import Along
 
 Kind = Literal["pointer", "i64", "i32", "f32"]
 
@@ -75,12 +78,14 @@ class CapturePlan:
         loads: of the graph's loads, in topological order.
         scalars: types of ``graph.scalars``: ``i32`` where the number is within `SMALL`.
         positions: positions are less than this (see `POSITIONS`).
+        along: what moves from column to column of the kernel's tiles.
     """
 
     buffers: tuple[BufferPlan, ...] = ()
     loads: tuple[LoadPlan, ...] = ()
     scalars: tuple[Kind, ...] = ()
     positions: int = POSITIONS[0]
+    along: Along = "kv"
 
 
 SMALL: Final = 1 << 29
@@ -100,14 +105,22 @@ _WIDEST: Final = 16  # bytes of the widest load
 _Layout = tuple[torch.dtype, tuple[int, ...], int]  # dtype, strides, address modulo `_WIDEST`
 
 
-def capture_plan(bound: BoundGraph, sizes: Sizes) -> CapturePlan:
-    """Return what a kernel may rest on in a call.
+def capture_plan(
+    bound: BoundGraph, sizes: Sizes, along: Along = "kv", *, any_length: bool = False
+) -> CapturePlan:
+    """Return what a kernel may rest on in a call, which has `along` from column to column.
+
+    Args:
+        bound: the graph and its captures.
+        sizes: of the call.
+        along: see `CapturePlan`.
+        any_length: see `flexfa4.frontend.analysis.bounds.Premises`.
 
     Raises:
         KernelLimitError: a captured tensor has a dtype that kernels do not read.
     """
     layouts = tuple([(t.dtype, t.stride(), t.data_ptr() % _WIDEST) for t in bound.tensors])
-    return _plan(premises(bound, sizes), layouts)
+    return _plan(premises(bound, sizes, any_length=any_length), layouts, along)
 
 
 def captures_signature(graph: Graph, plan: CapturePlan) -> tuple[Parameter, ...]:
@@ -158,9 +171,10 @@ def strides(buffer: Buffer, plan: BufferPlan) -> range:
     return range(len(buffer.shape) - plan.unit_stride)
 
 
-def loads_of(graph: Graph) -> list[Node]:
+@functools.lru_cache(maxsize=1024)
+def loads_of(graph: Graph) -> tuple[Node, ...]:
     """Return the loads of a graph in the order of `CapturePlan.loads`."""
-    return [node for node in topological(graph.root) if node.op == "load"]
+    return tuple(node for node in topological(graph.root) if node.op == "load")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -175,7 +189,7 @@ def _sizes(graph: Graph, plan: CapturePlan) -> dict[Buffer, tuple[int, ...]]:
             buffer, axis = node.attr
             needed[buffer].add(axis)
     for load, known in zip(loads_of(graph), plan.loads, strict=True):
-        made = access(load, known)
+        made = access(load, known, plan.along)
         needed[load.attr].update(d for d in range(len(load.args)) if made.needs_size(d))
     return {buffer: tuple(sorted(axes)) for buffer, axes in needed.items()}
 
@@ -184,7 +198,7 @@ def _sizes(graph: Graph, plan: CapturePlan) -> dict[Buffer, tuple[int, ...]]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(given: Premises, layouts: tuple[_Layout, ...]) -> CapturePlan:
+def _plan(given: Premises, layouts: tuple[_Layout, ...], along: Along) -> CapturePlan:
     graph, sizes = given.graph, given.sizes
     longest = max(sizes.q_len, sizes.kv_len)
     return CapturePlan(
@@ -198,6 +212,7 @@ def _plan(given: Premises, layouts: tuple[_Layout, ...]) -> CapturePlan:
             for s, value in zip(graph.scalars, given.scalars, strict=True)
         ),
         next(limit for limit in POSITIONS if longest <= limit),
+        along,
     )
 
 
@@ -224,15 +239,24 @@ def _buffer_plan(buffer: Buffer, shape: tuple[int, ...], layout: _Layout) -> Buf
 
 def _load_plans(given: Premises) -> list[LoadPlan]:
     """Return what is proved about each load, with the sizes and numbers of a call."""
+    if not loads_of(given.graph):
+        return []
     shapes = dict(zip(given.graph.buffers, given.shapes, strict=True))
     found = bounds(given.graph.root, given.domain().leaf)
-    plans = []
-    for load in loads_of(given.graph):
-        indices = list(zip([found[i] for i in load.args], shapes[load.attr], strict=True))
-        plans.append(
-            LoadPlan(
-                all(index.within(-size, size - 1) for index, size in indices),
-                tuple([bool(index.lo >= 0) for index, _ in indices]),
-            )
-        )
-    return plans
+    return [
+        load_plan([found[i] for i in load.args], shapes[load.attr])
+        for load in loads_of(given.graph)
+    ]
+
+
+def load_plan(indices: Sequence[Interval], shape: tuple[int, ...]) -> LoadPlan:
+    """Return what is proved about a load.
+
+    Args:
+        indices: bounds of its indices.
+        shape: of the tensor that it reads.
+    """
+    return LoadPlan(
+        all(index.within(-n, n - 1) for index, n in zip(indices, shape, strict=True)),
+        tuple([bool(index.lo >= 0) for index in indices]),
+    )

@@ -34,17 +34,19 @@ class Instructions:
         alu: integers, comparisons, selections, extremes, conversions.
         mufu: exponentials and other functions of the hardware.
         load: reads of global memory.
+        paired: of `fma`, those that are issued two at a time.
     """
 
     fma: float = 0.0
     alu: float = 0.0
     mufu: float = 0.0
     load: float = 0.0
+    paired: float = 0.0
 
     @property
     def all(self) -> float:
         """All of them: what is issued."""
-        return self.fma + self.alu + self.mufu + self.load
+        return self.fma - self.paired / 2 + self.alu + self.mufu + self.load
 
     def __add__(self, other: Instructions) -> Instructions:
         return Instructions(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -63,11 +65,13 @@ class Fragment:
         row_offsets: of each row, how many queries it is behind the first one; None where that is
             not known, as with packed heads.
         row_inputs: the inputs that differ from row to row.
+        pairs: scores are computed for two neighbouring columns at once (`pairs`).
     """
 
     columns: Columns
     row_offsets: tuple[int | None, ...]
     row_inputs: frozenset[str] = frozenset({"q"})
+    pairs: bool = False
 
     @property
     def scores(self) -> int:
@@ -132,10 +136,12 @@ class _Counter:
             zip(graph.buffers, known.buffers, strict=True)
         )
         loads = zip(loads_of(graph), known.loads, strict=True)
-        self._accesses: dict[Node, Access] = {load: access(load, plan) for load, plan in loads}
+        self._accesses: dict[Node, Access] = {
+            load: access(load, plan, known.along) for load, plan in loads
+        }
         self._ranges = Ranges(graph, known)
         self._structure = Structure(
-            self._ranges, self._accesses, fragment.row_inputs, exact=graph.kind == "mask"
+            self._ranges, self._accesses, fragment.row_inputs, graph.kind == "mask", known.along
         )
         offsets = fragment.row_offsets
         self._shares_rows = len(offsets) > 1 and None not in offsets
@@ -156,7 +162,7 @@ class _Counter:
         terms = list(program.terms)
         started = not program.ignores_score
         if program.core is not None:
-            self.count("fma")  # the scale
+            self._count_floats(1.0, pairs=True)  # the scale
             self._kept.add((_SCORE, Place(row, column)))
             self.value(program.core, Place(row, column))
         if started and not program.defers:
@@ -165,12 +171,19 @@ class _Counter:
                 terms.remove(plain)
                 self._part(plain, row, column)
             if plain is not None or program.outer is not None or program.core is None:
-                self.count("fma")
+                self._count_floats(1.0, pairs=True)
         for term in terms:
             self._part(term, row, column)
             if started or term.coefficient is not None:
-                self.count("fma")
+                alone = term.part is not None and self._structure.modifies(term.part)
+                self._count_floats(1.0, pairs=not alone)
             started = True
+
+    def _count_floats(self, instructions: float, *, pairs: bool) -> None:
+        """Count additions and products, which are on pairs where the fragment's scores are."""
+        self.count("fma", instructions)
+        if pairs and self._fragment.pairs:
+            self.count("paired", instructions)
 
     def _part(self, term: Term, row: int, column: int) -> None:
         if term.part is not None:
@@ -219,7 +232,10 @@ class _Counter:
         assert shortcut is not None
         self.value(shortcut.of, own._replace(offset=ORIGIN))
         if node.dtype is BOOL or own.offset:
-            self.count("fma" if node.dtype is F32 else "alu", self._words(node))
+            if node.dtype is F32:
+                self._count_floats(1.0, pairs=self._structure.packs(node))
+            else:
+                self.count("alu", self._words(node))
 
     def _applied(self, node: Node) -> None:
         op = OPS[node.op]
@@ -236,8 +252,10 @@ class _Counter:
             cost -= any(a.op == "mul" for a in node.args)  # fused with a product
         elif integer:
             pipe, cost = "alu", cost * self._words(node)
-        self.count(pipe, cost * (lanes or 1))
-        self.count("fma", _PRODUCTS.get(node.op, 0) * (lanes or 1))
+        floats = _PRODUCTS.get(node.op, 0) + (cost if pipe == "fma" else 0.0)
+        self._count_floats(floats * (lanes or 1), pairs=self._structure.packs(node))
+        if pipe != "fma":
+            self.count(pipe, cost * (lanes or 1))
 
     def _words(self, node: Node) -> int:
         """Return how many registers the integers of a node take."""

@@ -30,16 +30,17 @@ from flexfa4.frontend.analysis.intervals import Interval
 from flexfa4.frontend.ir import BOOL, I32, Buffer, Graph, Node, input_
 from flexfa4.frontend.ops import OPS
 from flexfa4.kernels.emit import builders as make
-from flexfa4.kernels.emit import loads
+from flexfa4.kernels.emit import loads, pairs
 from flexfa4.kernels.emit.access import Access, access
 from flexfa4.kernels.emit.builders import Machine, Value, constant
 from flexfa4.kernels.emit.captures import CapturePlan, captures_signature, loads_of, strides
-from flexfa4.kernels.emit.places import ORIGIN, Columns, Place, Row
+from flexfa4.kernels.emit.places import LINES, ORIGIN, Columns, Place, Row
 from flexfa4.kernels.emit.structure import Shortcut, Structure
 from flexfa4.kernels.emit.table import EMISSIONS, Emission, Site
 from flexfa4.kernels.emit.widths import Ranges
+from flexfa4.primitives import packed
 
-_SCORE, _Q, _KV = input_("score"), input_("q"), input_("kv")
+_SCORE = input_("score")
 
 
 @dataclass(frozen=True)
@@ -70,18 +71,20 @@ class Fixed:
         plan: what is known of them.
         leaves: values from the kernel.
         columns: of a thread.
-        row_inputs: the inputs that differ from row to row.
+        row_inputs: the inputs that differ from row to row beside their position.
         exact: no rounding but torch's: neither fused nor approximate, for masks.
         fast: approximate functions may be used, see `table`.
+        pairs: scores are asked for at two neighbouring columns at once (`pairs`).
     """
 
     graph: Graph
     plan: CapturePlan
     leaves: Leaves
     columns: Columns
-    row_inputs: frozenset[str] = frozenset({"q"})
+    row_inputs: frozenset[str] = frozenset()
     exact: bool = False
     fast: bool = True
+    pairs: bool = False
 
 
 class TraceTime:
@@ -104,9 +107,12 @@ class Frame(TraceTime):
         self.fixed = fixed
         self.columns = fixed.columns
         known = zip(loads_of(fixed.graph), fixed.plan.loads, strict=True)
-        self._accesses = {load: access(load, plan) for load, plan in known}
+        along = fixed.plan.along
+        self._along, self._line = input_(along), input_(LINES[along])
+        self._accesses = {load: access(load, plan, along) for load, plan in known}
         ranges = Ranges(fixed.graph, fixed.plan)
-        self._structure = Structure(ranges, self._accesses, fixed.row_inputs, fixed.exact)
+        rows = fixed.row_inputs | {LINES[along]}
+        self._structure = Structure(ranges, self._accesses, rows, fixed.exact, along)
         # what is computed for a row or a tile costs nothing, so it may as well be precise
         often = Site(ranges, not fixed.exact, fixed.fast and not fixed.exact)
         self._sites = {True: often, False: replace(often, fast=False)}
@@ -126,14 +132,13 @@ class Frame(TraceTime):
     def with_rows(self, rows: Sequence[Row]) -> Frame:
         """Return a frame with rows: before the loop over tiles of keys.
 
-        Queries past the end count as the last one, so that what is read for them exists.
+        Positions past the end count as the last one, so that what is read for them exists.
         """
         made = self._inner()
-        kind = self.machine(_Q)
-        last = arith.subi(make.unwrap(self.fixed.leaves.q_len, kind), constant(kind, 1))
-        made._rows = tuple(
-            replace(row, q=arith.minsi(make.unwrap(row.q, kind), last)) for row in rows
-        )
+        kind = self.machine(self._line)
+        last = arith.subi(self._length(self._line, kind), constant(kind, 1))
+        positions = [arith.minsi(make.unwrap(row.position, kind), last) for row in rows]
+        made._rows = tuple(replace(row, position=p) for row, p in zip(rows, positions, strict=True))
         return made
 
     def at_tile(self, origin: Any, tail: bool = False) -> Frame:
@@ -144,12 +149,16 @@ class Frame(TraceTime):
             tail: columns past the end are possible; what is read for them is the last one's.
         """
         made = self._inner()
-        kind = self.machine(_KV)
+        kind = self.machine(self._along)
         made._origin = make.unwrap(origin, kind)
         if tail:
-            length = make.unwrap(self.fixed.leaves.kv_len, kind)
+            length = self._length(self._along, kind)
             made._last = arith.subi(arith.subi(length, constant(kind, 1)), made._origin)
         return made
+
+    def _length(self, position: Node, kind: Machine) -> Value:
+        """Return how many queries, or keys, there are."""
+        return make.unwrap(getattr(self.fixed.leaves, f"{position.attr}_len"), kind)
 
     def axes(self, node: Node) -> frozenset[str]:
         """Return which of ``row`` and ``column`` a value varies with."""
@@ -182,11 +191,34 @@ class Frame(TraceTime):
             row: index into the rows; None where the node does not vary with them.
             column: index into the columns, likewise.
         """
-        return self.value(node, Place(row, None if column is None else self._offset(column)))
+        return self.value(node, self._place(row, column))
+
+    def place_of_element(self, load: Node, row: int, column: int) -> Value:
+        """Return how far the element that a load reads lies from the tensor's first one.
+
+        Returns:
+            i64: bytes, if the elements took four each.
+        """
+        tensor, made = self._tensors[load.attr], self._accesses[load]
+        place = self.first(load, Place(row, self._offset(column)))
+
+        def compute() -> Value:
+            address = loads.address(self, made, tensor, place)
+            return make.scaled(arith.subi(address, tensor.pointer), tensor.plan.storage)
+
+        return self.shared(("place", load), place, compute)
 
     def put_score(self, row: int, column: int, value: Value) -> None:
         """Give the score at a row and column, f32."""
-        self.keep(_SCORE, Place(row, self._offset(column)), value)
+        self.keep(_SCORE, self._place(row, column), value)
+
+    def evaluate_pair(self, node: Node, row: int, column: int) -> Any:
+        """Return the values of a node at a column and the next one; see `pairs`."""
+        return pairs.evaluate(self, node, [self._place(row, column + i) for i in (0, 1)])
+
+    def put_pair(self, row: int, column: int, value: Value) -> None:
+        """Give the scores at a row, a column and the next one, as a pair."""
+        pairs.keep(self, _SCORE, [self._place(row, column + i) for i in (0, 1)], value)
 
     def distance(self, column: int) -> Value:
         """Return how far a column is from the origin, f32."""
@@ -194,19 +226,19 @@ class Frame(TraceTime):
 
     def value(self, node: Node, place: Place) -> Any:
         """Return the value of a node at a place; see `evaluate`."""
-        place = self._first(node, place)
-        found = self._find((node, place))
+        place = self.first(node, place)
+        found = self.find(node, place)
         if found is not None:
             return found
         for part in self._structure.order(node, place.offset == ORIGIN, not place.inside):
-            own = self._first(part, place)
-            if self._find((part, own)) is not None:
+            own = self.first(part, place)
+            if self.find(part, own) is not None:
                 continue
             if part is not node and not place.inside and self._structure.diagonal(part):
                 self.value(part, own)
             else:
                 self._compute(part, own, place)
-        return self._find((node, place))
+        return self.find(node, place)
 
     def keep(self, what: Any, place: Place, value: Any) -> None:
         """Keep a value of this frame."""
@@ -214,7 +246,7 @@ class Frame(TraceTime):
 
     def shared(self, what: Any, place: Place, compute: Callable[[], Value]) -> Value:
         """Return a value that is no node's, computed where it is asked for first."""
-        found = self._find((what, place))
+        found = self.find(what, place)
         if found is None:
             found = self._kept[what, place] = compute()
         return found
@@ -232,22 +264,44 @@ class Frame(TraceTime):
             for part in self._structure.order(node, False, True):
                 wide = part.length is not None  # these would fill the registers
                 if part.op == "load" and self.axes(part) == {"column"} and not wide:
-                    for offset in self.columns.offsets:
+                    for offset in self.columns.offsets[: self.columns.ahead]:
                         self.value(part, Place(None, offset))
+
+    def parts(self, node: Node) -> list[Node]:
+        """Return what is evaluated for a node, operands before users."""
+        return self._structure.order(node, False, self.shares_rows)
+
+    def modifies(self, node: Node) -> bool:
+        """Return whether a value is free as an operand of instructions on single numbers."""
+        return self._structure.modifies(node)
+
+    def on_pairs(self, node: Node) -> bool:
+        """Return whether a node is computed by instructions on pairs."""
+        site = self._sites[True]
+        if not site.fused or not self._structure.packs(node):
+            return False
+        if self._structure.shortcut(node) is not None:
+            return True
+        emission = EMISSIONS[node.op]
+        return emission.fast is None or _form(site, node, emission) is emission.fast
 
     def _offset(self, column: int) -> int:
         return self.columns.offsets[column]
 
-    def _find(self, key: tuple[Any, Place]) -> Any:
+    def _place(self, row: int | None, column: int | None) -> Place:
+        return Place(row, None if column is None else self._offset(column))
+
+    def find(self, what: Any, place: Place) -> Any:
+        """Return what is kept, here or further out; None if nothing is."""
         frame: Frame | None = self
         while frame is not None:
-            found = frame._kept.get(key)
+            found = frame._kept.get((what, place))
             if found is not None:
                 return found
             frame = frame._outer
         return None
 
-    def _first(self, node: Node, place: Place) -> Place:
+    def first(self, node: Any, place: Place) -> Place:
         """Return the first of the places at which a value is the same: where it is kept."""
         axes = self.axes(node)
         row = place.row if "row" in axes else None
@@ -301,6 +355,20 @@ class Frame(TraceTime):
             return make.fma(times, by, base)
         return arith.addi(base, arith.muli(make.resized(times, kind), by))
 
+    def stepped_pair(self, node: Node, place: Place) -> Value | None:
+        """Return a linear node at a column and the next one, as a pair; None for other nodes."""
+        found = self._structure.shortcut(node)
+        if found is None or place.offset is None:
+            return None
+        origin, step = place._replace(offset=ORIGIN), float(found.slope.attr)
+
+        def first() -> Value:
+            base = self.value(found.of, origin)
+            return packed.pair(base, arith.addf(base, constant("f32", step)))
+
+        pair = self.shared(("first pair", node), origin, first)
+        return packed.add(pair, packed.both(step * place.offset)) if place.offset else pair
+
     def _compared(self, name: str, base: Value, step: int, distance: int | Value) -> Value:
         """Return whether ``base + step * distance`` is less than 0, ..."""
         kind = make.machine(base)
@@ -320,31 +388,30 @@ class Frame(TraceTime):
         if shortcut is not None:
             self.keep(node, own, self._stepped(node, shortcut, own))
         elif node.op in OPS:
-            self.keep(node, own, self._applied(node, place))
+            often = "column" in self.axes(node) and place.offset != ORIGIN
+            values = [self.find(a, self.first(a, place)) for a in node.args]
+            self.keep(node, own, self.applied(node, values, often))
         else:
             self.keep(node, own, self._leaf(node, own.row))
 
-    def _applied(self, node: Node, place: Place) -> Any:
+    def applied(self, node: Node, values: list[Any], often: bool) -> Any:
+        """Return the value of a node from those of its operands.
+
+        Args:
+            node: an op.
+            values: of its operands, or their pairs.
+            often: it is computed for each column.
+        """
         emission = EMISSIONS[node.op]
-        often = "column" in self.axes(node) and place.offset != ORIGIN
         site = self._sites[often]
-        values = [self._find((a, self._first(a, place))) for a in node.args]
         if emission.combine:
             return self._reduced(site, node, emission, values[0])
-        form = self._form(site, node, emission)
+        form = _form(site, node, emission)
         kind = self._working(site, node, emission)
         if node.length is None:
             return self._one(site, node, form, kind, values)
         spread = [v if isinstance(v, list) else [v] * node.length for v in values]
         return [self._one(site, node, form, kind, list(lane)) for lane in zip(*spread, strict=True)]
-
-    def _form(self, site: Site, node: Node, emission: Emission) -> Callable[..., Value]:
-        fast = emission.fast if site.fast else None
-        if fast is not None and emission.fast_holds(*[self.interval(a) for a in node.args]):
-            return fast
-        form = emission.form(node)
-        assert form is not None, f"{node.op} has no form for {node.args[-1].dtype}"
-        return form
 
     def _working(self, site: Site, node: Node, emission: Emission) -> Machine | None:
         """Return the type that the integer operands are brought to; None for the one they have."""
@@ -401,13 +468,23 @@ class Frame(TraceTime):
             case "symbol":
                 return make.unwrap(getattr(self.fixed.leaves, node.attr), kind)
         assert node.op == "input" and node.attr != "score", f"{node.op} is no leaf of a kernel"
-        if node.attr == "kv":
+        if node is self._along:
             assert self._origin is not None, "a value that varies with the column, outside a tile"
             return make.resized(self._origin, kind)
         value = getattr(self.fixed.leaves, node.attr, None) if row is None else None
         if row is not None:
-            value = getattr(self._rows[row], node.attr)
+            value = getattr(self._rows[row], "position" if node is self._line else node.attr)
         return make.unwrap(value, kind)
+
+
+def _form(site: Site, node: Node, emission: Emission) -> Callable[..., Value]:
+    """Return the form by which a node is computed: the fast one where it may be used."""
+    fast = emission.fast if site.fast else None
+    if fast is not None and emission.fast_holds(*[site.interval(a) for a in node.args]):
+        return fast
+    form = emission.form(node)
+    assert form is not None, f"{node.op} has no form for {node.args[-1].dtype}"
+    return form
 
 
 def _captures(fixed: Fixed) -> tuple[dict[Buffer, loads.Tensor], dict[Any, Any]]:

@@ -56,6 +56,11 @@ def read(frame: Frame, made: Access, tensor: Tensor, place: Place) -> None:
     _Reading(frame, made, tensor).read(place)
 
 
+def address(frame: Frame, made: Access, tensor: Tensor, place: Place) -> Value:
+    """Return the address that a load of one element reads at a place, i64."""
+    return _Reading(frame, made, tensor).address(place)
+
+
 @dataclass(frozen=True)
 class _Reading:
     """One load in one frame.
@@ -90,15 +95,19 @@ class _Reading:
         if self.load.length is not None:
             self.frame.keep(self.load, place, self._vector(place))
             return
-        places = [place]
-        if place.offset in (None, ORIGIN) or not self.frame.steady(self.made):
-            address = self._address(place, None)
-        else:
-            places = self._together(place)
-            address = self._stepped(places[0])
+        places = [place] if self._is_first(place) else self._together(place)
+        address = self.address(places[0])
         elements = make.elements(address, self.tensor.plan.storage, len(places))
         for one, element in zip(places, elements, strict=True):
             self.frame.keep(self.load, one, self._converted(element))
+
+    def _is_first(self, place: Place) -> bool:
+        """Whether a place has an address of its own, and not that of another column, moved."""
+        return place.offset in (None, ORIGIN) or not self.frame.steady(self.made)
+
+    def address(self, place: Place) -> Value:
+        """Return the address of the element that is read at a place."""
+        return self._address(place, None) if self._is_first(place) else self._stepped(place)
 
     def _converted(self, element: Value) -> Value:
         return make.loaded(element, self.tensor.plan.storage, self.frame.machine(self.load))
@@ -176,7 +185,8 @@ class _Reading:
                 assert element is not None
                 index = index[element]
             index = self._index(axis, index)
-            address = make.moved(address, index, self._stride(axis))
+            often = "column" in self.frame.axes(node)
+            address = make.moved(address, index, self._stride(axis), often=often)
         return address
 
     def _stride(self, axis: int) -> int | Value:
@@ -198,7 +208,7 @@ class _Reading:
         index = make.resized(index, kind)
         if not known.from_start[axis] and self.frame.interval(node).lo < 0:
             index = arith.minui(index, arith.addi(index, self.tensor.sizes[axis]))
-        if not known.in_range or (self.at_places_of_others and "kv" in node.depends):
+        if not known.in_range or (self.at_places_of_others and self.made.along in node.depends):
             last = arith.subi(self.tensor.sizes[axis], constant(kind, 1))
             index = arith.minui(index, last)
         return index

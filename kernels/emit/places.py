@@ -1,15 +1,25 @@
 """Rows and columns of a tile that a thread holds, and places among them.
 
+Rows are queries and columns keys, or, where a kernel computes scores transposed, the other way
+round: what columns are is said by `Along`.
+
 Plain Python: positions and heads are values of the kernel, which nothing here looks into.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 ORIGIN: Final = -(1 << 31)
 """In place of an offset: the thread's first column, at which linear values are evaluated."""
+
+
+Along = Literal["kv", "q"]
+"""The position that moves along a row: from column to column."""
+
+LINES: Final[dict[Along, Along]] = {"kv": "q", "q": "kv"}
+"""The position that a row has."""
 
 
 class Place(NamedTuple):
@@ -38,10 +48,13 @@ class Columns:
     Attributes:
         offsets: of each column from the thread's first one; known when the kernel is compiled.
         multiple: a power of two that divides the position of the first one.
+        ahead: for so many columns, what is the same for all rows is read when a tile begins, and
+            for the others when it is used; None for all.  A whole row's would fill the registers.
     """
 
     offsets: tuple[int, ...]
     multiple: int = 1
+    ahead: int | None = None
 
     def aligned_group(self, offset: int, count: int, distance: int) -> list[int] | None:
         """Return the offsets of `count` columns that follow each other, among them `offset`.
@@ -59,13 +72,13 @@ class Row:
     """A row of a tile.
 
     Attributes:
-        q: its query.
+        position: its query; its key, where columns are queries.
         h, b: its head and batch, where these differ from row to row.
-        offset: how many queries it is behind the thread's first row, where that is known when the
+        offset: how many positions it is behind the thread's first row, where that is known when the
             kernel is compiled, for every row.
     """
 
-    q: Any
+    position: Any
     h: Any = None
     b: Any = None
     offset: int | None = None

@@ -60,6 +60,7 @@ from flexfa4.frontend.pipeline import any_call
 from flexfa4.frontend.rewriting.rules import simplify
 from flexfa4.kernels.emit.access import constant_slope
 from flexfa4.kernels.emit.errors import KernelLimitError
+from flexfa4.kernels.emit.places import Along
 
 LOG2E: Final = math.log2(math.e)
 MODERATE: Final = (2.0**-60, 2.0**60)
@@ -175,7 +176,7 @@ def prepare_score(graph: Graph | None, promises: ScorePromises) -> ScoreProgram:
     inner: Node | None = None
     if core is not _SCORE:
         inner, core = fold_inner(core)
-    positive = _moderate(outer, any_call) or promises.outer
+    positive = is_proved_moderate(outer, any_call) or promises.outer
     positive = positive and (promises.scale or core is not _SCORE)
     return ScoreProgram(
         graph,
@@ -204,22 +205,33 @@ def score_promises(graph: Graph | None, domain: Domain, scale: float) -> ScorePr
         domain: sizes and captured numbers of the call.
         scale: the softmax scale.
     """
-    outer = _ONE if graph is None else _split(float_early(graph.root))[1]
-    return ScorePromises(MODERATE[0] <= scale <= MODERATE[1], _moderate(outer, domain.leaf))
+    outer = _ONE if graph is None else outer_factor(graph)
+    return ScorePromises(is_moderate(scale), is_proved_moderate(outer, domain.leaf))
 
 
-def prepare_mask(graph: Graph) -> MaskProgram:
-    """Return how a mask is computed.
+def outer_factor(graph: Graph) -> Node:
+    """Return the factor of a score mod's core: f32, free of score and kv."""
+    return _split(float_early(graph.root))[1]
+
+
+def prepare_mask(graph: Graph, along: Along = "kv") -> MaskProgram:
+    """Return how a mask is computed where `along` moves from column to column.
 
     Raises:
         KernelLimitError: see `check_limits`.
     """
     assert graph.kind == "mask" and graph.root.dtype is BOOL
     check_limits(graph)
-    return MaskProgram(graph, float_early(graph.root))
+    return MaskProgram(graph, float_early(graph.root, along))
 
 
-def _moderate(node: Node, leaf: Leaf) -> bool:
+def is_moderate(factor: float) -> bool:
+    """Return whether a factor is positive and `MODERATE`."""
+    return MODERATE[0] <= factor <= MODERATE[1]
+
+
+def is_proved_moderate(node: Node, leaf: Leaf) -> bool:
+    """Return whether a node is so, with what is known about leaves."""
     return bool(bound(node, leaf).within(*MODERATE))
 
 
@@ -228,31 +240,31 @@ def _moderate(node: Node, leaf: Leaf) -> bool:
 _KEEP_ORDER: Final = frozenset({"abs", "neg", "min", "max"})
 
 
-def float_early(root: Node) -> Node:
+def float_early(root: Node, along: Along = "kv") -> Node:
     """Return an equal node that converts positions to floats before their extremes are taken.
 
     ``f32(abs(q - kv))`` --> ``abs(f32(q - kv))``: rounding keeps order and sign, so both are equal,
-    and what is linear in kv needs no conversion at each score.
+    and what is linear in kv (or q, where that moves `along`) needs no conversion at each score.
     """
-    return substitute(root, lambda node, args: _early(with_args(node, args)))
+    return substitute(root, lambda node, args: _early(with_args(node, args), along))
 
 
-def _early(node: Node) -> Node:
-    if node.op != "to_f32" or "kv" not in node.depends or not _linear_inside(node.args[0]):
+def _early(node: Node, along: Along) -> Node:
+    if node.op != "to_f32" or along not in node.depends or not _linear_inside(node.args[0], along):
         return node
     inside = node.args[0]
     if inside.op not in _KEEP_ORDER:
         return node
-    return apply(inside.op, *[_early(apply("to_f32", a)) for a in inside.args])
+    return apply(inside.op, *[_early(apply("to_f32", a), along) for a in inside.args])
 
 
-def _linear_inside(node: Node) -> bool:
-    """Whether an integer consists of extremes of what is linear in kv."""
-    if "kv" not in node.depends:
+def _linear_inside(node: Node, along: Along) -> bool:
+    """Whether an integer consists of extremes of what is linear in a position."""
+    if along not in node.depends:
         return True
     if node.op in _KEEP_ORDER and node.op != "neg":
-        return all(_linear_inside(a) for a in node.args)
-    return node.length is None and constant_slope(node) is not None
+        return all(_linear_inside(a, along) for a in node.args)
+    return node.length is None and constant_slope(node, along) is not None
 
 
 # ---- terms of the bias ---------------------------------------------------------------------------

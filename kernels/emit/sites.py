@@ -7,6 +7,8 @@
     part = rows.at_tile(origin)                     (b) in the loop, before the products are needed
     y = part.value(row, column, product)            (c) for each score
     part.factor(row), part.shift(row)                   x = factor * y + shift, in base 2
+    y = part.pair(row, column, products)            (c) or for two neighbouring columns at once;
+    part.factor(row), part.shifts(row)                  both may have shifts of their own
 
     mask = MaskSite(program, fixed)                 likewise; partial tiles only
     rows = mask.with_rows(rows)
@@ -15,6 +17,10 @@
 
 Meanings of `factor`, `shift` and `y` are in `program`.  Masking comes after `value`: what a masked
 lane held, NaN included, must not be seen.
+
+An instruction on pairs has one number in it for both columns.  So a term that is linear in kv is
+counted to the first column of a pair, one fused multiply-add for two scores; its step from there to
+the second column is in the shift of second columns.
 """
 
 from __future__ import annotations
@@ -25,14 +31,14 @@ from typing import Any
 from cutlass import Boolean, Float32
 from cutlass._mlir.dialects import arith
 
-from flexfa4.frontend.ir import Node, input_
+from flexfa4.frontend.ir import Node
 from flexfa4.kernels.emit import builders as make
 from flexfa4.kernels.emit.builders import Value, constant
 from flexfa4.kernels.emit.evaluator import Fixed, Frame, TraceTime
+from flexfa4.kernels.emit.lanes import Lanes, OneColumn, TwoColumns
 from flexfa4.kernels.emit.places import ORIGIN, Place, Row
 from flexfa4.kernels.emit.program import LOG2E, MaskProgram, ScoreProgram, Term
-
-_SCORE = input_("score")
+from flexfa4.primitives import packed
 
 
 class ScoreSite(TraceTime):
@@ -54,11 +60,14 @@ class ScoreSite(TraceTime):
         """Return the site with rows: computes what does not depend on the tile of keys."""
         made = self._at(self._frame.with_rows(rows))
         made._frame.prepare(*self.program.nodes())
+        linear = self._linear
         for row in range(len(rows)):
             made._raw_factor(row)
             for term in self.program.terms:
                 if term.coefficient is not None:
                     made._coefficient(term, row)
+            if linear is not None and made._frame.fixed.pairs:
+                made._step(linear, row)
         return made
 
     def at_tile(self, origin: Any, *, tail: bool = False) -> ScoreSite:
@@ -94,6 +103,13 @@ class ScoreSite(TraceTime):
 
         return Float32(self._frame.shared("shift", Place(row, ORIGIN), compute))
 
+    def shifts(self, row: int) -> tuple[Float32 | None, ...]:
+        """Return the shifts of a row in this tile for `pair`: of both columns, or of each."""
+        first, linear = self.shift(row), self._linear
+        if linear is None or first is None:
+            return (first,)
+        return first, first + Float32(self._step(linear, row))
+
     def value(self, row: int, column: int, product: Any) -> Float32:
         """Return `y` at a row and a column.
 
@@ -102,21 +118,34 @@ class ScoreSite(TraceTime):
             column: index into its columns.
             product: Float32, the scalar product of the query and the key, not scaled.
         """
+        at = OneColumn(self._frame, row, column)
+        return Float32(self._computed(at, make.unwrap(product, "f32")))
+
+    def pair(self, row: int, column: int, products: packed.Pair) -> packed.Pair:
+        """Return `y` at a row, a column and the next one.
+
+        Args:
+            row: index into the rows of the thread.
+            column: index into its columns, which follow each other.
+            products: the scalar products, not scaled.
+        """
+        assert self._frame.fixed.pairs
+        return self._computed(TwoColumns(self._frame, row, column), products)
+
+    def _computed(self, at: Lanes, products: Value) -> Value:
         program = self.program
         terms = list(program.terms)
-        if program.ignores_score:
-            total = None
-        else:
-            total = make.unwrap(product, "f32")
+        total: Value | None = None
+        if not program.ignores_score:
+            total = products
             if program.core is not None:
-                score = arith.mulf(total, self._inner(row))
-                self._frame.put_score(row, column, score)
-                total = self._frame.evaluate(program.core, row, column)
+                at.put_score(arith.mulf(products, at.spread(self._inner(at.row))))
+                total = at.evaluate(program.core)
             if not program.defers:
-                total = self._scaled(total, row, column, terms)
+                total = self._scaled(total, at, terms)
         for term in terms:
-            total = self._plus(total, term, row, column)
-        return Float32(constant("f32", 0) if total is None else total)
+            total = self._plus(total, term, at)
+        return at.spread(constant("f32", 0)) if total is None else total
 
     # ---- parts -----------------------------------------------------------------------------------
 
@@ -175,31 +204,42 @@ class ScoreSite(TraceTime):
             lambda: arith.divf(coefficient, self._outer(row)),
         )  # fmt: skip
 
-    def _scaled(self, value: Value, row: int, column: int, terms: list[Term]) -> Value:
+    @property
+    def _linear(self) -> Term | None:
+        """The term that is linear in kv; there is one at most."""
+        return next((term for term in self.program.terms if term.part is None), None)
+
+    def _step(self, linear: Term, row: int) -> Value:
+        """Return by how much a linear term grows from a column to the next one, in base 2."""
+        assert linear.coefficient is not None
+        coefficient = self._of_row(linear.coefficient, row)
+        return self._frame.shared(
+            "step", Place(row, None), lambda: arith.mulf(coefficient, constant("f32", LOG2E))
+        )  # fmt: skip
+
+    def _scaled(self, value: Value, at: Lanes, terms: list[Term]) -> Value:
         """Return ``outer * value`` and the first term without a coefficient, taken off the list."""
         program = self.program
         plain = next((term for term in terms if term.coefficient is None), None)
         one = program.outer is None and program.core is not None
         if plain is None:
-            return value if one else arith.mulf(value, self._outer(row))
+            return value if one else arith.mulf(value, at.spread(self._outer(at.row)))
         terms.remove(plain)
         assert plain.part is not None
-        part = self._frame.evaluate(plain.part, row, column)
-        return make.add(value, part) if one else make.fma(value, self._outer(row), part)
+        part = at.evaluate(plain.part)
+        if one:
+            return make.add(value, part)
+        return make.fma(value, at.spread(self._outer(at.row)), part)
 
-    def _plus(self, total: Value | None, term: Term, row: int, column: int) -> Value:
+    def _plus(self, total: Value | None, term: Term, at: Lanes) -> Value:
         if term.coefficient is None:
             assert term.part is not None
-            part = self._frame.evaluate(term.part, row, column)
+            part = at.evaluate(term.part)
             return part if total is None else make.add(total, part)
-        coefficient = self._coefficient(term, row)
+        coefficient = self._coefficient(term, at.row)
         if term.part is None:
-            part = self._frame.distance(column)
-        else:
-            part = self._frame.evaluate(term.part, row, column)
-        if total is None:
-            return arith.mulf(coefficient, part)
-        return make.fma(coefficient, part, total)
+            return at.plus_distance(total, coefficient)
+        return at.plus_product(total, coefficient, term.part)
 
 
 class MaskSite(TraceTime):

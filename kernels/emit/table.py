@@ -13,6 +13,7 @@ always, and so is every mask.
 
 from __future__ import annotations
 
+import builtins
 import math as numbers
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,6 +72,8 @@ class Emission:
             once, as torch's is.
         fast_error: how far the fast one may be.
         combine: for a reduction, the op that joins two elements, and `start` its result for none.
+        pairs: the form for f32, the fast one if there is one, takes pairs of floats too, and then
+            has fewer instructions than twice those for one.
     """
 
     f32: Form | None = None
@@ -83,6 +86,7 @@ class Emission:
     fast_error: str = ""
     combine: str = ""
     start: float = 0
+    pairs: builtins.bool = False
 
     def form(self, node: Node) -> Form | None:
         """Return the precise form for a node."""
@@ -114,7 +118,7 @@ def _sub(site: Site, node: Node, a: Value, b: Value) -> Value:
 def _fast_div(site: Site, node: Node, a: Value, b: Value) -> Value:
     divisor = node.args[1]
     if divisor.op == "const" and 2.0**-126 <= abs(divisor.attr) <= 2.0**126:
-        return arith.mulf(a, constant("f32", 1.0 / divisor.attr))
+        return arith.mulf(a, make.constant_like(a, 1.0 / divisor.attr))
     return make.instruction2("div.full.f32")(a, b)
 
 
@@ -204,6 +208,22 @@ def _fast_power(site: Site, node: Node, a: Value, b: Value) -> Value:
     return make.select(make.compare("eq", b, _zero(b)), constant("f32", 1), power)
 
 
+# Which of two numbers a selection by their comparison gives, where the second one is not NaN.
+_EXTREMES: Final = {"lt": make.larger, "le": make.larger, "gt": make.lesser, "ge": make.lesser}
+
+
+def _float_select(site: Site, node: Node, condition: Value, a: Value, b: Value) -> Value:
+    """A bound is an extreme, one instruction: ``where(x < c, c, x)`` is ``max(x, c)``.
+
+    Both are NaN where x is; which zero they give for two that differ in sign, torch does not say.
+    """
+    test, bound, x = node.args
+    number = bound.op == "const" and bound.attr == bound.attr
+    if number and test.op in _EXTREMES and test.args[0] is x and test.args[1] is bound:
+        return _EXTREMES[test.op](b, a)
+    return make.select(condition, a, b)
+
+
 def _opposite(site: Site, node: Node, a: Value) -> Value:
     return arith.subi(_zero(a), a)
 
@@ -232,7 +252,7 @@ _LN2, _LOG2E = numbers.log(2), numbers.log2(numbers.e)
 
 
 def _times(factor: float, x: Value) -> Value:
-    return arith.mulf(x, constant("f32", factor))
+    return arith.mulf(x, make.constant_like(x, factor))
 
 
 def _precise_sigmoid(site: Site, node: Node, x: Value) -> Value:
@@ -241,11 +261,11 @@ def _precise_sigmoid(site: Site, node: Node, x: Value) -> Value:
 
 
 def _fast_sigmoid(site: Site, node: Node, x: Value) -> Value:
-    return _RCP(make.add(constant("f32", 1), _EX2(_times(-_LOG2E, x))))
+    return _RCP(make.add(make.constant_like(x, 1), _EX2(_times(-_LOG2E, x))))
 
 
 def _fast_log1p(site: Site, node: Node, x: Value) -> Value:
-    return _times(_LN2, _LG2(make.add(constant("f32", 1), x)))
+    return _times(_LN2, _LG2(make.add(make.constant_like(x, 1), x)))
 
 
 # 2 pi as three fp32 numbers, and the largest angle whose turns an fp32 number counts
@@ -332,11 +352,12 @@ def _function(
     fast: Callable[[Value], Value] | None = None,
     fast_error: str = "",
     holds: Callable[..., Any] = lambda *_: True,
+    pairs: bool = False,
 ) -> Emission:
     """Return the row of a function of one float."""
     return Emission(
         _plain(build), error=error, fast=None if fast is None else _plain(fast),
-        fast_error=fast_error, fast_holds=holds,
+        fast_error=fast_error, fast_holds=holds, pairs=pairs,
     )  # fmt: skip
 
 
@@ -355,10 +376,10 @@ def _bits(name: str, build: Callable[[Value, Value], Value]) -> Emission:
 
 EMISSIONS: Final[dict[str, Emission]] = {
     # arithmetic
-    "add": Emission(_add, _plain(arith.addi), width="result"),
-    "sub": Emission(_sub, _plain(arith.subi), width="result"),
-    "mul": Emission(_plain(arith.mulf), _plain(arith.muli), width="result"),
-    "div": Emission(_plain(arith.divf), fast=_fast_div, fast_error="2 ulp"),
+    "add": Emission(_add, _plain(arith.addi), width="result", pairs=True),
+    "sub": Emission(_sub, _plain(arith.subi), width="result", pairs=True),
+    "mul": Emission(_plain(arith.mulf), _plain(arith.muli), width="result", pairs=True),
+    "div": Emission(_plain(arith.divf), fast=_fast_div, fast_error="2 ulp", pairs=True),
     "floordiv": Emission(_float_floordiv, _floordiv),
     "mod": Emission(_float_mod, _mod),
     "pow": Emission(
@@ -366,28 +387,30 @@ EMISSIONS: Final[dict[str, Emission]] = {
         fast=_fast_power, fast_holds=lambda a, b: a.lo >= 0,
         fast_error="for finite exponents: 2^-21 * (1 + |b * log2(a)|) relative",
     ),
-    "neg": Emission(_plain(arith.negf), _opposite, width="result"),
+    "neg": Emission(_plain(arith.negf), _opposite, width="result", pairs=True),
     "abs": Emission(_plain(math.absf), _magnitude),
     "sign": Emission(_float_sign, _integer_sign),
-    "min": Emission(_plain(arith.minimumf), _plain(arith.minsi)),
-    "max": Emission(_plain(arith.maximumf), _plain(arith.maxsi)),
+    "min": Emission(_plain(make.lesser), _plain(arith.minsi)),
+    "max": Emission(_plain(make.larger), _plain(arith.maxsi)),
     # functions of one float
     "exp": _function(math.exp, "2 ulp", lambda x: _EX2(_times(_LOG2E, x)),
-                     "2^-22 + |x| * 2^-23 relative; less than 2^-126 is 0"),
+                     "2^-22 + |x| * 2^-23 relative; less than 2^-126 is 0", pairs=True),
     "exp2": _function(math.exp2, "2 ulp", _EX2, "2^-22 relative; less than 2^-126 is 0"),
     "expm1": _function(math.expm1, "2 ulp"),
     "log": _function(math.log, "2 ulp", lambda x: _times(_LN2, _LG2(x)),
-                     "2^-22 relative, from 0.5 to 2 absolute"),
+                     "2^-22 relative, from 0.5 to 2 absolute", pairs=True),
     "log2": _function(math.log2, "2 ulp", _LG2, "2^-22 relative, from 0.5 to 2 absolute"),
     "log1p": Emission(_plain(math.log1p), error="2 ulp", fast=_fast_log1p,
-                      fast_holds=lambda x: x.lo >= 0, fast_error="2^-22 * (1 + result)"),
+                      fast_holds=lambda x: x.lo >= 0, fast_error="2^-22 * (1 + result)",
+                      pairs=True),
     "sqrt": _function(math.sqrt, "", make.instruction("sqrt.approx.f32"), "2^-23 relative"),
     "rsqrt": _function(math.rsqrt, "2^-22.9 relative"),
     "sin": _angle(math.sin, "sin.approx.f32", "2^-20 absolute"),
     "cos": _angle(math.cos, "cos.approx.f32", "2^-20 absolute"),
     "tanh": _function(math.tanh, "2 ulp", make.instruction("tanh.approx.f32"), "2^-11 relative"),
     "sigmoid": Emission(_precise_sigmoid, error="3 ulp", fast=_fast_sigmoid,
-                        fast_error="2^-21 + |x| * 2^-23 relative; less than 2^-126 is 0"),
+                        fast_error="2^-21 + |x| * 2^-23 relative; less than 2^-126 is 0",
+                        pairs=True),
     "erf": _function(math.erf, "2 ulp"),
     "atan": _function(math.atan, "2 ulp"),
     "floor": _function(math.floor),
@@ -409,13 +432,13 @@ EMISSIONS: Final[dict[str, Emission]] = {
     "shl": Emission(None, _shift(arith.shli, _zero)),
     "shr": Emission(None, _shift(arith.shrsi, _sign_bits)),
     # selection and conversion
-    "where": Emission(_select, _select, _select, width="result"),
+    "where": Emission(_float_select, _select, _select, width="result"),
     "to_f32": Emission(None, _plain(make.to_float),
                        lambda site, node, a: arith.uitofp(T.f32(), a), width="own"),
     "to_i32": Emission(_to_integer(arith.fptosi), None, _to_integer(arith.extui), width="own"),
     "to_bool": Emission(_is_set, _is_set, width="own"),
     # reductions of a vector
-    "sum": Emission(combine="add"),
+    "sum": Emission(combine="add", pairs=True),
     "amax": Emission(combine="max"),
     "amin": Emission(combine="min"),
     "any": Emission(combine="or"),

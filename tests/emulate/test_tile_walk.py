@@ -20,7 +20,7 @@ from flexfa4.kernels.emit.captures import capture_plan, capture_values, captures
 from flexfa4.primitives.arithmetic import PLAIN
 from flexfa4.primitives.scheduler import Order, Sections, Work
 from tests.emulate.tile_walk_kernels import Visitor, Walker
-from tests.tile_walks import CASES, Case
+from tests.tile_walks import CASES, COLUMNS, Case
 
 # Of each source and way of looking at rows, and of each kind of table, one or two.
 ON_DEVICE = (
@@ -38,6 +38,7 @@ ON_DEVICE = (
     "levels",
     "empty rows",
 )
+BY_COLUMNS = ("dense", "causal, tall", "window by head", "prefix", "texts", "levels")
 PAIRS = 3  # of batch and head in a section
 NUMBERS = {"i32": Int32, "i64": Int64, "pointer": Int64, "f32": Float32}
 
@@ -55,7 +56,8 @@ def captured(device: Device, walk: Walk, case: Case) -> tuple[Any, list[Any]]:
     """Return what is known of what the intervals capture, and the values that a kernel is given."""
     if walk.interval is None:
         return None, [Int32(0)]
-    plan = capture_plan(walk.interval, case.sizes)
+    assert walk.plan.interval is not None
+    plan = capture_plan(walk.interval, case.sizes, walk.plan.interval.index)
     for tensor in walk.interval.tensors:
         device.tensor(tensor)
     parameters = captures_signature(walk.interval.graph, plan)
@@ -87,10 +89,14 @@ def visited(device: Device, case: Case) -> tuple[torch.Tensor, torch.Tensor, Wal
 
 
 @pytest.mark.parametrize(
-    "name", [n if n in ON_DEVICE else pytest.param(n, marks=pytest.mark.full) for n in CASES]
+    "case",
+    [
+        pytest.param(case, id=f"{by} {name}", marks=[pytest.mark.full] * (name not in sampled))
+        for by, cases, sampled in (("rows", CASES, ON_DEVICE), ("columns", COLUMNS, BY_COLUMNS))
+        for name, case in cases.items()
+    ],
 )
-def test_a_kernel_visits_what_is_seen_once_each_the_full_tiles_without_mask(name: str) -> None:
-    case = CASES[name]
+def test_a_kernel_visits_what_is_seen_once_each_the_full_tiles_without_mask(case: Case) -> None:
     with Device("sm_90a") as device:
         visits, items, walk = visited(device, case)
     kinds = case.kinds()
@@ -106,23 +112,20 @@ def test_a_kernel_visits_what_is_seen_once_each_the_full_tiles_without_mask(name
         assert len(set(map(tuple, items.tolist()))) == len(items)
 
 
-@pytest.mark.parametrize(
-    ("kind", "whole_warp"),
-    [("one", False), ("strided", False), ("fetched", False), ("fetched", True)],
-)
-def test_all_roles_of_a_block_walk_through_the_same_items(kind: str, whole_warp: bool) -> None:
+@pytest.mark.parametrize("kind", ["one", "fetched"])
+def test_all_roles_of_a_block_walk_through_the_same_items(kind: str) -> None:
     items, blocks = 19, 19 if kind == "one" else 4
-    lanes = torch.tensor([32 if whole_warp else 1, *[32] * Walker.CONSUMERS], dtype=torch.int32)
+    lanes = 32
     walker = None
     for schedule in SCHEDULES:
         counter = torch.zeros(1, dtype=torch.int32)
         met = torch.zeros(1 + Walker.CONSUMERS, items, dtype=torch.int32)
         with Device("sm_90a", schedule=schedule, seed=5, sms=4) as device:
             args = (Int32(items), Int32(blocks), pointer(device, counter), pointer(device, met))
-            walker = walker or cute.compile(Walker(kind, whole_warp), *args)
+            walker = walker or cute.compile(Walker(kind), *args)
             for launch in (1, 2):  # the second finds the counter as the first did
                 walker(*args)
-                assert torch.equal(met, (launch * lanes)[:, None].expand_as(met))
+                assert bool((met == launch * lanes).all())
                 assert counter.tolist() == [0]
 
 
@@ -133,6 +136,6 @@ def test_more_blocks_than_items_leave_the_counter_at_zero_too() -> None:
         met = torch.zeros(1 + Walker.CONSUMERS, items, dtype=torch.int32)
         with Device("sm_90a") as device:
             args = (Int32(items), Int32(blocks), pointer(device, counter), pointer(device, met))
-            walker = walker or cute.compile(Walker("fetched", True), *args)
+            walker = walker or cute.compile(Walker("fetched"), *args)
             walker(*args)
         assert counter.tolist() == [0] and bool((met == 32).all())

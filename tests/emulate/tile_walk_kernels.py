@@ -16,16 +16,14 @@ from flexfa4.kernels.emit.captures import CapturePlan
 from flexfa4.kernels.emit.evaluator import Leaves
 from flexfa4.primitives.device_arithmetic import DEVICE
 from flexfa4.primitives.dispatch import (
-    NUMBERS_BYTES,
-    STAGES,
     FetchedByConsumer,
     FetchedByProducer,
     Numbers,
     OnePerBlock,
-    Strided,
 )
 from flexfa4.primitives.scheduler import Sections
-from flexfa4.primitives.tile_walk import Lengths, RowLimits
+from flexfa4.primitives.shared_bytes import NUMBER_STAGES, NUMBERS_BYTES, ring_bytes
+from flexfa4.primitives.tile_walk import Lengths
 
 PARTIAL = 1
 FULL = 2
@@ -84,7 +82,7 @@ class Visitor:
         sections = Sections.from_numbers(numbers)
         order = self.plan.order_of(walk[:-1], sections, DEVICE)
         leaves = Leaves(None, None, q_len, kv_len, heads, kv_heads, captured[:-1])
-        limits = RowLimits(DEVICE, Lengths(q_len, kv_len), self._ends(leaves))
+        limits = self.plan.limits_of(DEVICE, Lengths(q_len, kv_len), self._ends(leaves))
         source = self.plan.source_of(walk[:-1], limits)
         block, _, _ = cute.arch.block_idx()
         item = order.item(block)
@@ -118,9 +116,8 @@ class Walker:
 
     CONSUMERS = 2
 
-    def __init__(self, kind: str, whole_warp: bool) -> None:
+    def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.whole_warp = whole_warp
 
     @cute.jit
     def __call__(
@@ -135,7 +132,7 @@ class Walker:
     def kernel(self, items: Int32, counter: cute.Pointer, met: cute.Pointer) -> None:
         """Walk."""
         base = cute.arch.get_dyn_smem(cutlass.Int8, alignment=8)
-        slots = cute.recast_ptr(base + 2 * STAGES * 8, dtype=Int32)
+        slots = cute.recast_ptr(base + ring_bytes(NUMBER_STAGES), dtype=Int32)
         numbers = Numbers(cute.recast_ptr(base, dtype=Int64), slots, self.CONSUMERS)
         warp = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP)
         if cutlass.const_expr(self.kind == "fetched"):
@@ -145,18 +142,14 @@ class Walker:
                     cute.arch.mbarrier_init_fence()
             cute.arch.sync_threads()
         if warp == 0:
-            walk = self._walk(items, FetchedByProducer(items, counter, numbers, self.whole_warp))
-            if cutlass.const_expr(self.whole_warp):
-                self._walk_through(walk, met)
-            else:
-                with cute.arch.elect_one():
-                    self._walk_through(walk, met)
+            walk = self._walk(items, FetchedByProducer(items, counter, numbers))
+            self._walk_through(walk, met)
         else:
             walk = self._walk(items, FetchedByConsumer(items, numbers))
             self._walk_through(walk, met + warp * items)
 
     def _walk(self, items: Int32, fetched: Any) -> Any:
-        return {"one": OnePerBlock(items), "strided": Strided(items), "fetched": fetched}[self.kind]
+        return {"one": OnePerBlock(items), "fetched": fetched}[self.kind]
 
     @cute.jit
     def _walk_through(self, walk: Any, met: cute.Pointer) -> None:

@@ -11,25 +11,29 @@ import torch
 from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import F32, topological
 from flexfa4.frontend.masks.solving.solved import Solved
-from flexfa4.kernels.blocks.intervals import Interval, bound_interval, interval_of
+from flexfa4.kernels.blocks.intervals import Interval, bound_interval, interval_of, joined
 from tests import tile_walks
 from tests.brute_force import dense_of
-from tests.tile_walks import CASES, CPU, Case
+from tests.tile_walks import CASES, COLUMNS, CPU, Case
 
-SOLVED = [name for name, case in CASES.items() if case.mask and case.one_interval]
+EITHER = {**CASES, **{f"columns of {name}": case for name, case in COLUMNS.items()}}
+SOLVED = [name for name, case in EITHER.items() if case.mask and case.one_interval]
 
 
 def interval(case: Case) -> tuple[Interval, Solved]:
     blocks = case.blocks
-    assert blocks is not None and isinstance(blocks.by_rows, Solved)
-    found = interval_of(blocks.by_rows)
+    assert blocks is not None
+    solved = blocks.by_rows if case.by == "rows" else blocks.by_columns
+    assert isinstance(solved, Solved)
+    solved = joined(solved)
+    found = interval_of(solved)
     assert found is not None
-    return found, blocks.by_rows
+    return found, solved
 
 
 @pytest.mark.parametrize("name", SOLVED)
 def test_the_interval_is_the_mask(name: str) -> None:
-    case = CASES[name]
+    case = EITHER[name]
     found, solved = interval(case)
     bound = bound_interval(found, solved, CPU)
     values = Values.of(bound, case.sizes, device=CPU)
@@ -39,7 +43,7 @@ def test_the_interval_is_the_mask(name: str) -> None:
 
 @pytest.mark.parametrize("name", SOLVED)
 def test_a_kernel_neither_searches_nor_compares_floats(name: str) -> None:
-    found, _ = interval(CASES[name])
+    found, _ = interval(EITHER[name])
     for end in (found.begin, found.end):
         assert all(n.op != "search" and n.dtype is not F32 for n in topological(end))
 
@@ -84,7 +88,21 @@ def test_several_intervals_are_none() -> None:
     assert interval_of(blocks.by_rows) is None
 
 
-def test_an_interval_of_queries_is_none() -> None:
-    blocks = CASES["causal"].blocks
+def test_tables_of_ends_of_intervals_of_queries_have_an_axis_for_keys() -> None:
+    case = COLUMNS["texts"]
+    found, solved = interval(case)
+    bound = bound_interval(found, solved, CPU)
+    named = dict(zip(found.graph.buffers, bound.tensors, strict=True))
+    (table,) = found.tables
+    assert (found.index, found.line) == ("q", "kv")
+    assert table.name == "end_of_column" and named[table].shape == (2, case.sizes.kv_len)
+
+
+def test_two_intervals_of_which_one_is_empty_always_are_one() -> None:
+    blocks = COLUMNS["prefix"].blocks
     assert blocks is not None and isinstance(blocks.by_columns, Solved)
-    assert interval_of(blocks.by_columns) is None
+    solved = blocks.by_columns
+    assert len(solved.form.spans) == 2 and len(joined(solved).form.spans) == 1
+    rows = CASES["sink and window"].blocks
+    assert rows is not None and isinstance(rows.by_rows, Solved)
+    assert joined(rows.by_rows) is rows.by_rows and len(rows.by_rows.form.spans) == 2

@@ -11,7 +11,7 @@ from flexfa4.errors import ArgumentError
 from flexfa4.frontend.masks import limits
 from flexfa4.frontend.masks.grid import FULL, PARTIAL
 from flexfa4.frontend.masks.runs import BlockRuns
-from flexfa4.kernels.blocks.lists import listed, with_partial_end
+from flexfa4.kernels.blocks.lists import halves_of, listed, with_partial_end
 
 
 @st.composite
@@ -42,6 +42,24 @@ def test_tiles_are_listed_in_the_order_of_visits(kinds: torch.Tensor, ragged: bo
     assert (made.begins.tolist(), made.tiles.tolist()) == expected(kinds)
     assert made.begins.dtype is made.tiles.dtype is torch.int32
     assert torch.equal(made.counts, (kinds != 0).sum(2))
+
+
+@given(tables())
+def test_of_each_visit_it_is_said_which_halves_take_part(kinds: torch.Tensor) -> None:
+    classes, half_lines, width = kinds.shape
+    padded = torch.nn.functional.pad(kinds, (0, 0, 0, half_lines % 2))
+    pairs = padded.view(classes, -(-half_lines // 2), 2, width)
+    first, second = pairs.unbind(2)
+    both = torch.minimum(first, second)
+    whole = torch.where(both == FULL, FULL, torch.maximum(first, second).clamp(max=PARTIAL))
+    lists = listed(BlockRuns.from_kinds(whole.to(torch.int8)), width * 10, 10)
+    flags = halves_of(lists, listed(BlockRuns.from_kinds(kinds), width * 10, 10))
+    assert flags.dtype is torch.int32 and len(flags) == len(lists.tiles)
+    visits = iter(zip(lists.tiles.tolist(), flags.tolist(), strict=True))
+    for line, count in enumerate(lists.counts.flatten().tolist()):
+        at = divmod(line, pairs.shape[1])
+        for tile, seen in (next(visits) for _ in range(count)):
+            assert seen == int(first[at][tile] > 0) + 2 * int(second[at][tile] > 0)
 
 
 @given(tables())

@@ -13,7 +13,14 @@ from flexfa4.frontend.evaluate import Program, Values
 from flexfa4.frontend.ir import I32, Buffer, Node, Scalar, const, load, scalar, symbol
 from flexfa4.frontend.lanes import Lanes
 from flexfa4.frontend.ops import apply
-from flexfa4.kernels.blocks.steps import ANY, NONE, Steps, neighbours_meet, steps_of
+from flexfa4.kernels.blocks.steps import (
+    ANY,
+    NONE,
+    Steps,
+    direction_of_steps,
+    neighbours_meet,
+    steps_of,
+)
 from tests.leaves import B, Q
 
 W = scalar(Scalar("w", I32))
@@ -77,3 +84,21 @@ def test_a_band_has_no_gaps_and_blocks_of_queries_may() -> None:
     coarse = apply("mul", apply("floordiv", Q, const(64)), const(64))
     assert not neighbours_meet(coarse, after)
     assert steps_of(coarse) == Steps(0, 64) and not math.isinf(steps_of(coarse).most)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "whole", "cut"),
+    [
+        (const(0), apply("add", Q, const(1)), "descending", "descending"),  # causal
+        (Q, symbol("kv_len"), "ascending", "ascending"),  # its mirror image
+        (apply("sub", Q, W), apply("add", Q, const(1)), "descending", None),  # a window
+        (const(3), symbol("kv_len"), "ascending", "ascending"),  # all alike
+        (apply("mul", Q, const(2)), Q, None, None),
+        (load(LENS, (Q,)), symbol("kv_len"), None, None),
+    ],
+)
+def test_the_order_of_work_follows_from_the_steps_of_the_ends(
+    begin: Node, end: Node, whole: str | None, cut: str | None
+) -> None:
+    assert direction_of_steps(begin, end, cut=False) == whole
+    assert direction_of_steps(begin, end, cut=True) == cut

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -19,14 +21,14 @@ from flexfa4.primitives.arithmetic import PLAIN
 from flexfa4.primitives.scheduler import Sections, Work
 from flexfa4.primitives.tile_walk import TileShape
 from tests.random_masks import RandomMask, Space, random_masks
-from tests.tile_walks import CASES, CPU, Case, limits_on_host, visited_on_host
+from tests.tile_walks import CASES, COLUMNS, CPU, Case, limits_on_host, visited_on_host
 
-MASKED = [name for name, case in CASES.items() if case.mask]
+EITHER = {**CASES, **{f"columns of {name}": case for name, case in COLUMNS.items()}}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", EITHER)
 def test_every_tile_that_is_seen_is_visited_once_and_no_other(name: str) -> None:
-    case = CASES[name]
+    case = EITHER[name]
     assert torch.equal(visited_on_host(case), case.kinds())
 
 
@@ -36,6 +38,13 @@ def test_lists_are_made_only_where_tiles_cannot_be_computed(name: str) -> None:
     assert (plan.source, plan.has_limits) == (CASES[name].source, CASES[name].one_interval)
 
 
+@pytest.mark.parametrize("name", COLUMNS)
+def test_queries_of_tiles_of_keys_are_listed_only_where_they_cannot_be_computed(name: str) -> None:
+    plan = COLUMNS[name].walk().plan
+    assert plan.has_limits == COLUMNS[name].one_interval
+    assert (plan.source == "listed") == (not plan.has_limits or name == "crossed documents")
+
+
 @given(random_masks, st.sampled_from(((2, 3, 70, 90), (1, 1, 130, 40))), st.sampled_from((16, 21)))
 @settings(deadline=None)
 def test_of_random_masks_no_tile_is_missed_and_the_full_ones_are_full(
@@ -43,30 +52,32 @@ def test_of_random_masks_no_tile_is_missed_and_the_full_ones_are_full(
 ) -> None:
     space = Space(*lengths)
     sizes = Sizes(space.batch, space.heads, space.heads, space.q_len, space.kv_len)
-    case = Case(mask.function(space), sizes, TileShape(24, keys), "")
-    visited, kinds = visited_on_host(case), case.kinds()
-    assert torch.equal(visited == 2, kinds == 2)
-    if case.walk().plan.source == "listed":
-        assert torch.equal(visited, kinds)
-    assert bool((visited[kinds != EMPTY] != EMPTY).all())
+    rows = Case(mask.function(space), sizes, TileShape(24, keys), "")
+    for case in (rows, replace(rows, by="columns")):
+        visited, kinds = visited_on_host(case), case.kinds()
+        assert torch.equal(visited == 2, kinds == 2)
+        if case.walk().plan.source == "listed":
+            assert torch.equal(visited, kinds)
+        assert bool((visited[kinds != EMPTY] != EMPTY).all())
 
 
-@pytest.mark.parametrize("name", [n for n in MASKED if CASES[n].one_interval])
+@pytest.mark.parametrize("name", [n for n, c in EITHER.items() if c.mask and c.one_interval])
 def test_limits_of_rows_are_the_mask(name: str) -> None:
-    case = CASES[name]
+    case = EITHER[name]
     limits = limits_on_host(case.walk(), case.sizes)
-    dense, keys = case.dense(), torch.arange(case.sizes.kv_len)
+    dense = case.dense() if case.by == "rows" else case.dense().transpose(2, 3)
+    lines, across = dense.shape[2:]
     for batch in range(case.sizes.batch):
         for head in range(case.sizes.heads):
-            ends = [limits(batch, head, q) for q in range(0, case.sizes.q_len, 7)]
+            ends = [limits.of_existing(batch, head, line) for line in range(0, lines, 7)]
             begin, end = torch.tensor(ends).T.unsqueeze(2)
-            seen = (keys >= begin) & (keys < end)
+            seen = (torch.arange(across) >= begin) & (torch.arange(across) < end)
             assert torch.equal(seen, dense[batch, head, ::7])
 
 
-@pytest.mark.parametrize("name", MASKED)
+@pytest.mark.parametrize("name", [n for n, c in EITHER.items() if c.mask])
 def test_work_comes_in_an_order_of_decreasing_visits(name: str) -> None:
-    case = CASES[name]
+    case = EITHER[name]
     walk, kinds = case.walk(), case.kinds()
     visits = (kinds != EMPTY).sum(3)
     batch, heads, tiles = visits.shape
@@ -78,7 +89,10 @@ def test_work_comes_in_an_order_of_decreasing_visits(name: str) -> None:
     for pair in range(heads * batch):
         part = items[pair * tiles : (pair + 1) * tiles]
         amounts = [int(visits[i.batch, i.head, i.q_tile]) for i in part]
-        assert amounts == sorted(amounts, reverse=True)
+        # one more where intervals are as long, and cut by tiles in another way
+        fewest = accumulate(amounts, min)
+        assert all(n <= before + 1 for before, n in zip(fewest, amounts[1:], strict=False))
+        assert amounts == sorted(amounts, reverse=True) or not walk.plan.order_table
         assert sorted(i.q_tile for i in part) == list(range(tiles))
 
 
@@ -88,13 +102,6 @@ def test_a_repeated_call_finds_what_was_made() -> None:
     walk = walk_for(blocks, case.shape, CPU)
     assert walk_for(blocks, case.shape, CPU) is walk
     assert walk_for(blocks, TileShape(64, 80), CPU) is not walk
-
-
-def test_a_thread_alone_gets_lists_where_computing_takes_a_warp() -> None:
-    case = CASES["levels"]
-    assert walk_for(case.blocks, case.shape, CPU).plan.sampling == "all"
-    plan = walk_for(case.blocks, case.shape, CPU, whole_warp=False).plan
-    assert plan.source == "listed" and plan.interval is not None
 
 
 def test_plans_are_equal_for_other_lengths_and_captured_numbers() -> None:
@@ -165,12 +172,55 @@ def test_lists_have_parameters_of_their_own_and_computed_tiles_have_none() -> No
     assert len(ORDER_PARAMETERS) == len(Sections.of(Work(1, 1, 1), 1).numbers())
 
 
+def test_lists_say_which_halves_of_a_tile_of_queries_take_part_where_that_is_asked() -> None:
+    def alternating(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return (q // 8 + kv // 8) % 2 == 0
+
+    sizes, shape = Sizes(batch=1, heads=1, kv_heads=1, q_len=40, kv_len=32), TileShape(16, 8)
+    walk = walk_for(Case(alternating, sizes, shape, "listed").blocks, shape, CPU, halves=True)
+    names = [parameter.name for parameter in walk.plan.parameters]
+    assert names[:3] == ["line_begins", "line_tiles", "visit_halves"]
+    begins, tiles, halves = (torch.as_tensor(value).tolist() for value in walk.values[:3])
+    # of 8 queries, 0 sees tiles 2 and 0, 1 sees 3 and 1; of the last tile there is one half
+    assert tiles[: begins[2]] == [3, 2, 1, 0] and halves[: begins[2]] == [2, 1, 2, 1]
+    assert tiles[begins[4] : begins[6]] == [2, 0] and halves[begins[4] : begins[6]] == [1, 1]
+
+
+def test_keys_that_do_not_exist_are_hidden_from_queries() -> None:
+    case = COLUMNS["causal, tall"]
+    limits, last = limits_on_host(case.walk(), case.sizes), case.sizes.kv_len - 1
+    assert limits(0, 0, last + 1) == limits(0, 0, last)
+    begin, end = limits.of_existing(0, 0, last + 1)
+    assert begin >= end
+
+
+def test_heads_that_are_worked_on_together_have_the_order_of_the_first() -> None:
+    def mask(b: Any, h: Any, q: Any, kv: Any) -> Any:  # the later a key, the fewer queries, or more
+        return ((h < 2) & (kv <= q)) | ((h >= 2) & (q <= kv))
+
+    case = Case(mask, Sizes(1, 4, 2, 300, 300), TileShape(64, 64), "", by="columns")
+    walk = case.walk()
+    values = [v.flatten().tolist() if isinstance(v, torch.Tensor) else v for v in walk.values]
+    kinds = case.kinds()
+    sections = Sections.of(Work(kinds.shape[2], 2, 1), 1, walk.descending)
+    order = walk.plan.order_of(values, sections, PLAIN, heads_together=2)
+    items = [order.item(number) for number in range(sections.items)]
+    for head, part in enumerate((items[:5], items[5:])):
+        amounts = [int((kinds[0, 2 * head, item.q_tile] != EMPTY).sum()) for item in part]
+        # one more where intervals are as long, and cut by tiles in another way
+        fewest = accumulate(amounts, min)
+        assert all(n <= before + 1 for before, n in zip(fewest, amounts[1:], strict=False))
+        assert amounts == sorted(amounts, reverse=True) or not walk.plan.order_table
+
+
 def test_a_plan_says_in_words_how_tiles_are_found() -> None:
     words = {name: CASES[name].walk().plan.in_words for name in CASES}
     assert "closed form at the first and the last query" in words["causal"]
     assert "all queries" in words["levels"]
     assert "listed" in words["checkered"] and "by position" in words["checkered"]
     assert "from a table" in words["whole documents"]
+    columns = COLUMNS["window"].walk().plan.in_words
+    assert columns.startswith("tiles of queries: ") and "the first and the last key" in columns
 
 
 def test_a_mask_that_nothing_sees_visits_nothing() -> None:

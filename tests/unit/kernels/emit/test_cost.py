@@ -30,6 +30,7 @@ SIZES = Sizes(1, 2, 2, 4096, 4096)
 COLUMNS = Columns(tuple(i // 2 * 8 + i % 2 for i in range(32)), 2)  # of a tile of 128 keys
 FRAGMENT = Fragment(COLUMNS, (0, 8))
 PACKED = Fragment(COLUMNS, (None, None), frozenset({"q", "h"}))
+WHOLE_ROW = Fragment(Columns(tuple(range(128)), 128), (0,), pairs=True)
 
 SLOPE, BIAS = torch.rand(2), torch.rand(2, 4096)
 PAIR = torch.rand(2, 4096, 4096, dtype=torch.float16)
@@ -76,6 +77,25 @@ def test_known_mods_take_what_they_are_known_to_take(name: str) -> None:
     shown = (found.fma, found.alu, found.mufu, found.load)
     assert shown == pytest.approx(expected, abs=0.35)  # what is shared by rows or done per tile
     assert found.all == pytest.approx(sum(shown))
+
+
+# The same for a whole row, on pairs: of fma, how many are issued two at a time.
+KNOWN_ON_PAIRS: dict[str, tuple[float, float, float, float, float]] = {
+    "nothing": (0, 0, 0, 0, 0),
+    "alibi": (1, 0, 0, 0, 1),
+    "symmetric alibi": (2, 1, 0, 0, 1),
+    "softcap": (1, 0, 1, 0, 1),
+    "bias of keys": (1, 0, 0, 0.25, 1),
+    "bias of pairs": (1, 0, 0, 0.125, 1),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN_ON_PAIRS)
+def test_instructions_on_pairs_are_shared_by_two_scores(name: str) -> None:
+    found = cost(KNOWN[name][0], WHOLE_ROW)
+    shown = (found.fma, found.alu, found.mufu, found.load, found.paired)
+    assert shown == pytest.approx(KNOWN_ON_PAIRS[name], abs=0.05)
+    assert found.all == pytest.approx(sum(shown[:4]) - found.paired / 2)
 
 
 def test_precise_functions_cost_more_than_the_hardwares() -> None:

@@ -206,3 +206,43 @@ def test_lengths_decide_the_widths_of_positions() -> None:
     )
     assert near.ranges.width(near.nodes("mul")[0]) == 32
     assert far.ranges.width(far.nodes("mul")[0]) == 64
+
+
+# ---- pairs ---------------------------------------------------------------------------------------
+
+
+def on_pairs(text: str, **captures: Any) -> set[str]:
+    """Return the ops of the nodes that are computed for two columns at once."""
+    found = Prepared(flexfa4.parse(text, **captures), exact=False)
+    order = found.structure.order(found.root, False, False)
+    return {node.op for node in order if found.structure.packs(node)}
+
+
+@pytest.mark.parametrize(
+    ("text", "ops"),
+    [
+        ("3.0 * tanh(score * 0.5)", {"mul"}),
+        ("score * score + bias[h, kv]", {"mul", "add"}),
+        ("score + bias[h, q]", {"add"}),
+        ("where(kv > q, score, 0.0) * score", {"mul"}),
+        ("score * 0.5 + max(score, 0.0)", {"mul", "add"}),
+        ("score + gate[h] * abs(f32(kv - q))", {"to_f32"}),  # exact: an integer
+    ],
+)
+def test_arithmetic_of_floats_that_vary_along_a_row_is_on_pairs(text: str, ops: set[str]) -> None:
+    shapes = {"bias": (4, 64), "gate": (4,)}
+    captures = {name: torch.rand(shape) for name, shape in shapes.items() if name in text}
+    assert on_pairs(text, **captures) == ops
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tanh(gate[h] * f32(kv - q))",  # linear, but not exactly
+        "score + gate[h] * abs(score)",  # a magnitude is free for single numbers only
+        "tanh(score)",
+    ],
+)
+def test_what_would_take_more_instructions_on_pairs_is_not(text: str) -> None:
+    captures = {"gate": torch.rand(4)} if "gate" in text else {}
+    assert not on_pairs(text, **captures)

@@ -8,6 +8,7 @@ pytest.importorskip("cutlass")
 
 from flexfa4.frontend.ir import BOOL, F32, I32
 from flexfa4.frontend.ops import OPS
+from flexfa4.kernels.emit.structure import PACKED
 from flexfa4.kernels.emit.table import EMISSIONS
 
 
@@ -32,3 +33,7 @@ def test_a_row_has_a_form_for_every_dtype_that_the_op_takes(name: str) -> None:
 def test_a_fast_form_says_how_far_off_it_is(name: str) -> None:
     emission = EMISSIONS[name]
     assert bool(emission.fast) == bool(emission.fast_error)
+
+
+def test_ops_on_pairs_are_those_that_the_structure_knows() -> None:
+    assert {name for name, emission in EMISSIONS.items() if emission.pairs} == PACKED
