@@ -57,9 +57,11 @@ class RecordedLaunch:
 
 
 class _Recorder(EmulatedExecutor):
-    """Keeps what the last launch was."""
+    """Keeps what each launch was."""
 
-    last: RecordedLaunch
+    def __init__(self) -> None:
+        super().__init__()
+        self.launches: list[RecordedLaunch] = []
 
     def launch(
         self,
@@ -71,19 +73,24 @@ class _Recorder(EmulatedExecutor):
         memory: Sequence[Any] = (),
     ) -> None:
         """Run a kernel to its end."""
-        tensors = [tensor for tensor in memory if tensor is not None]
+        tensors = [tensor.detach() for tensor in memory if tensor is not None]
         before = [tensor.clone() for tensor in tensors]
         super().launch(kernel, grid, values, stream=stream, memory=tensors)
         behind = [tensor.clone() for tensor in tensors]
-        self.last = RecordedLaunch(kernel, grid, values, tensors, before, behind)
+        self.launches.append(RecordedLaunch(kernel, grid, values, tensors, before, behind))
 
 
-def recorded(call: Callable[[], Any], multiprocessors: int) -> RecordedLaunch:
-    """Return the launch that a call of `flexfa4.attention` makes."""
+def recorded(
+    call: Callable[[], Any],
+    multiprocessors: int,
+    capability: tuple[int, int] = (9, 0),
+    which: int = -1,
+) -> RecordedLaunch:
+    """Return a launch, if need be by its number, of a call of `flexfa4.attention` on a GPU."""
     executor = _Recorder()
-    with standing_in(Target(executor, (9, 0), multiprocessors)):
+    with standing_in(Target(executor, capability, multiprocessors)):
         call()
-    return executor.last
+    return executor.launches[which]
 
 
 def survivors(mutants: Iterable[Mutant], launches: Sequence[RecordedLaunch]) -> set[str]:

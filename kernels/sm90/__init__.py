@@ -2,13 +2,12 @@
 
 ::
 
-    function    the backend: a request becomes a launch
-    support     which calls are served, by device, dtype and head dims
-    tuning      the tiling of a call
-    model       how long a kernel takes: chooses where nothing was measured
-    describe    a plan and a kernel in words
-    forward     the forward kernel: a folder of warp roles, composed of `primitives`
+    architecture    what is particular to Hopper in serving a call
+    tuning          the tiling of a call
+    model           how long a kernel takes: chooses where nothing was measured
+    describe        a plan in words
+    forward         the forward kernel: a folder of warp roles, composed of `primitives`
+    backward        the kernels of the backward pass
 
-There is no backward kernel: gradients are computed by the CPU backend's code.  Only modules of
-`forward` import CuTe-DSL, when a kernel is compiled.
+Only modules of `forward` and `backward` import CuTe-DSL, when a kernel is compiled.
 """

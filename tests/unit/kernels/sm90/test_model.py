@@ -11,12 +11,14 @@ import torch
 import flexfa4
 from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.tracing.trace import resolve
+from flexfa4.kernels.architectures import architecture
+from flexfa4.kernels.forward.call import PlannedCall
+from flexfa4.kernels.forward.function import planned
+from flexfa4.kernels.forward.model import Visited, items_of
 from flexfa4.kernels.request import Inputs, Request
 from flexfa4.kernels.sm90 import model
-from flexfa4.kernels.sm90.forward.call import PlannedCall
 from flexfa4.kernels.sm90.forward.plan import ForwardPlan, Tiling
-from flexfa4.kernels.sm90.function import planned
-from flexfa4.kernels.sm90.model import MULTIPROCESSORS, Visited, items_of, seconds, tile_time
+from flexfa4.kernels.sm90.model import MULTIPROCESSORS, seconds, tile_time
 
 CPU = torch.device("cpu")
 
@@ -37,13 +39,21 @@ def call_of(
         b, h, n, _ = inputs.q.shape
         made = flexfa4.create_block_mask(mask, batch=b, heads=h, q_len=n, kv_len=n)
         blocks = made.blocks_on(CPU)
-    call = planned(Request(score, blocks, 0.1, frozenset(), False), inputs, False)
+    call = planned(
+        architecture("sm90"),
+        Request(score, blocks, 0.1, frozenset(), False),
+        inputs,
+        False,
+        "sm_90a",
+    )
     assert isinstance(call, PlannedCall)
     return call, blocks
 
 
 def plan_of(score_mod: Any = None, mask: Any = None, dim: int = 128) -> ForwardPlan:
-    return call_of(drawn(1, 1, 1, 1024, dim), score_mod, mask)[0].plan
+    plan = call_of(drawn(1, 1, 1, 1024, dim), score_mod, mask)[0].plan
+    assert isinstance(plan, ForwardPlan)
+    return plan
 
 
 def test_a_tile_of_128_by_128_asks_for_what_the_notes_say() -> None:
@@ -122,9 +132,9 @@ def test_a_launch_takes_as_long_as_the_busiest_multiprocessor() -> None:
 
 
 def test_reports_say_what_bounds_a_tile_and_how_fast_it_is() -> None:
-    ((_, text),) = model.described(plan_of())
+    _, text = model.describe_time(plan_of())
     for words in ("bound: tensor cores", "special functions 1024", "4.5 instructions", "TFLOPS"):
         assert words in text
     table = torch.rand(1024)
-    ((_, text),) = model.described(plan_of(lambda s, b, h, q, kv: s + table[kv]))
+    _, text = model.describe_time(plan_of(lambda s, b, h, q, kv: s + table[kv]))
     assert "waiting for loads" in text

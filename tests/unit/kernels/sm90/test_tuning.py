@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
-import torch
+from dataclasses import replace
 
+import pytest
+
+from flexfa4.kernels.architectures import architecture
 from flexfa4.kernels.blocks.walk import WalkPlan
 from flexfa4.kernels.refusal import Refusal
 from flexfa4.kernels.request import ANY_TILE, Tile
 from flexfa4.kernels.sm90.forward.plan import ForwardPlan, Tiling
 from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY, plan_storage
 from flexfa4.kernels.sm90.model import cycles_per_score
-from flexfa4.kernels.sm90.support import refused_tensors
 from flexfa4.kernels.sm90.tuning import FORWARD, feasible, serves, tiling_for
 from flexfa4.primitives.tile_walk import TileShape
 
@@ -26,8 +27,8 @@ def test_the_tilings_of_the_table_fit_and_are_what_a_call_gets(head_dims: tuple[
 
 def test_a_choice_is_taken_and_the_rest_stays_as_usual() -> None:
     usual = FORWARD[128, 128]
-    assert tiling_for((128, 128), Tile(64, 96)) == Tiling(1, 96, usual.stages)
-    assert tiling_for((128, 128), Tile(stages=1)) == Tiling(usual.warpgroups, usual.keys, 1)
+    assert tiling_for((128, 128), Tile(64, 96)) == replace(usual, warpgroups=1, keys=96)
+    assert tiling_for((128, 128), Tile(stages=1)) == replace(usual, stages=1)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +70,8 @@ def test_what_was_measured_to_be_best_is_near_the_best_of_the_model(
     head_dims: tuple[int, int],
 ) -> None:
     def cycles(tiling: Tiling) -> float:
-        plan = ForwardPlan(
-            "bf16", head_dims, tiling, WalkPlan("dense", TileShape(tiling.rows, tiling.keys))
-        )
+        walk = WalkPlan("dense", TileShape(tiling.rows, tiling.keys))
+        plan = ForwardPlan(element="bf16", head_dims=head_dims, tiling=tiling, walk=walk)
         return cycles_per_score(plan)
 
     assert cycles(FORWARD[head_dims]) <= 1.02 * min(map(cycles, feasible(head_dims)))
@@ -93,7 +93,7 @@ def test_other_head_dims_are_not_served(head_dims: tuple[int, int]) -> None:
 def test_what_is_not_served_is_refused_with_what_would_be(
     head_dims: tuple[int, int], rewrite: str
 ) -> None:
-    refused = refused_tensors(torch.bfloat16, head_dims)
+    refused = architecture("sm90").refused_head_dims(head_dims)
     assert refused is not None
     assert "multiples of 16 up to 256" in refused.allowed and rewrite in refused.rewrite
-    assert refused_tensors(torch.bfloat16, (80, 48)) is None
+    assert architecture("sm90").refused_head_dims((80, 48)) is None

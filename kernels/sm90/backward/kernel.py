@@ -1,0 +1,225 @@
+"""The block of the main backward kernel: set-up, and which warps do what.
+
+Warpgroup 0 holds the producer warp and the storing warp, the others consume.  Registers move from
+the first to the others (``setmaxnreg``), which hold the accumulators.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import cutlass
+from cutlass import Float32, Int32, Int64, cute
+
+from flexfa4.kernels.forward.tiles import TileShape
+from flexfa4.kernels.sm90.backward.consume import Consumer, make_operands
+from flexfa4.kernels.sm90.backward.dq import Adder
+from flexfa4.kernels.sm90.backward.epilogue import Epilogue, Storer
+from flexfa4.kernels.sm90.backward.load import Pairs, Places, Producer, Rings
+from flexfa4.kernels.sm90.backward.parameters import Parameters
+from flexfa4.kernels.sm90.backward.plan import WARPGROUP_ROWS, BackwardPlan
+from flexfa4.kernels.sm90.backward.scores import KeyScores
+from flexfa4.primitives import dispatch, tma, wgmma
+from flexfa4.primitives.pipeline import Position, Ring
+from flexfa4.primitives.shared_bytes import NUMBER_STAGES
+
+_WARPS: Final = wgmma.THREADS // wgmma.WARP  # of a warpgroup
+_CONSUMERS: Final = 1  # named barriers; 0 is that of the block
+_ADDERS: Final = 2
+
+REGISTERS: Final = {1: (56, 256), 2: (24, 240), 3: (32, 160)}
+"""Registers of a thread, by consumer warpgroups: of the first warpgroup's, and of each consumer's.
+Together they are no more than a block gets: as many for each thread as ptxas may use."""
+
+
+class BackwardKernel:
+    """The kernel of a plan, to be traced by CuTe-DSL; its parameters are ``plan.signature``."""
+
+    def __init__(self, plan: BackwardPlan) -> None:
+        self.plan = plan
+        self.storage = plan.storage
+
+    @cute.jit
+    def __call__(self, pointers: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+        """Launch; takes a pointer for each tensor map, and the other parameters."""
+        carriers = tuple(
+            tma.parameter(pointer, spec.box, spec.swizzle)
+            for pointer, spec in zip(pointers, self.plan.maps, strict=True)
+        )
+        self.kernel(carriers, values).launch(
+            grid=(1, 1, 1),
+            block=((self.plan.tiling.warpgroups + 1) * wgmma.THREADS, 1, 1),
+            smem=self.storage.bytes,
+            min_blocks_per_mp=1,
+        )
+
+    @cute.kernel
+    def kernel(self, carriers: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+        """The device code."""
+        parameters = Parameters(self.plan, carriers, values)
+        base = cute.arch.get_dyn_smem(cutlass.Int8, alignment=1024)
+        rings = self._rings(base)
+        numbers = self._numbers(base)
+        thread, _, _ = cute.arch.thread_idx()
+        warp = cute.arch.make_warp_uniform(thread // wgmma.WARP)
+        if warp == 0:
+            with cute.arch.elect_one():
+                self._initialise(rings, numbers, self._written(base))
+                for carrier in carriers:
+                    tma.prefetch(carrier)
+        cute.arch.sync_threads()
+        produce, consume = REGISTERS[self.plan.tiling.warpgroups]
+        warpgroup = warp // _WARPS
+        if warpgroup == 0:
+            cute.arch.setmaxregister_decrease(produce)
+            if warp == 0:
+                producer = Producer(self.storage, base, self._dtype, parameters, rings)
+                self._produce(producer, numbers)
+            elif warp == 1:
+                typed = cute.recast_ptr(base, dtype=self._dtype)
+                storer = Storer(self.storage, typed, parameters, rings, self._written(base))
+                self._store(storer, numbers)
+        else:
+            cute.arch.setmaxregister_increase(consume)
+            self._consume(base, parameters, rings, numbers, warpgroup - 1, thread % wgmma.THREADS)
+
+    @property
+    def _dtype(self) -> Any:
+        return {"bf16": cutlass.BFloat16, "f16": cutlass.Float16}[self.plan.element]
+
+    def _rings(self, base: cute.Pointer) -> Rings:
+        storage, consumers = self.storage, self.plan.tiling.warpgroups * _WARPS
+
+        def ring(at: int, tile: TileShape, releases: int, more: int = 0) -> Ring:
+            barriers = cute.recast_ptr(base + at, dtype=Int64)
+            return Ring(barriers, tile.stages, tile.bytes + more, releases)
+
+        return Rings(
+            ring(storage.q_barriers, storage.q, consumers, storage.statistics_bytes),
+            ring(storage.do_barriers, storage.do, consumers),
+            ring(storage.k_barriers, storage.k, 1),
+            ring(storage.v_barriers, storage.v, 1),
+        )
+
+    def _written(self, base: cute.Pointer) -> cute.Pointer:
+        """Return the mbarriers on which consumers tell that dK and dV are in shared memory."""
+        return cute.recast_ptr(base + self.storage.written_at, dtype=Int64)
+
+    def _numbers(self, base: cute.Pointer) -> dispatch.Numbers:
+        at = base + self.storage.numbers_at
+        slots = base + (self.storage.numbers_at + 16 * NUMBER_STAGES)
+        return dispatch.Numbers(
+            cute.recast_ptr(at, dtype=Int64),
+            cute.recast_ptr(slots, dtype=Int32),
+            self.plan.tiling.warpgroups * _WARPS + 1,
+        )
+
+    def _initialise(self, rings: Rings, numbers: dispatch.Numbers, written: cute.Pointer) -> None:
+        for ring in (rings.q, rings.do, rings.k, rings.v):
+            ring.initialise()
+        for stage in range(self.plan.tiling.kv_stages):
+            cute.arch.mbarrier_init(written + stage, self.plan.tiling.warpgroups * _WARPS)
+        if self.plan.fetched:
+            numbers.initialise()
+        cute.arch.mbarrier_init_fence()
+
+    def _walk(
+        self, parameters: Parameters, numbers: dispatch.Numbers, produces: bool
+    ) -> dispatch.Walk:
+        items = parameters["items"]
+        if not self.plan.fetched:
+            return dispatch.OnePerBlock(items)
+        if not produces:
+            return dispatch.FetchedByConsumer(items, numbers)
+        counter = cute.recast_ptr(parameters["counter"], dtype=Int32)
+        return dispatch.FetchedByProducer(items, counter, numbers)
+
+    def _adder(self, base: cute.Pointer, warpgroup: Int32, thread: Int32) -> Adder:
+        order, staging = self.plan.dq_order, None
+        if self.plan.tiling.staged and not self.plan.ordered:
+            start = cute.recast_ptr(base + self.storage.dq_at, dtype=Float32)
+            staging = start + cute.assume(warpgroup * order.part, divby=order.part)
+        return Adder(order, warpgroup, thread, staging, _ADDERS + warpgroup)
+
+    @cute.jit
+    def _produce(self, producer: Producer, numbers: dispatch.Numbers) -> None:
+        parameters = producer.parameters
+        walk = self._walk(parameters, numbers, True)
+        places, kv_at = Places.start(self.plan.tiling), Position.start(self.plan.tiling.kv_stages)
+        cursor = walk.first()
+        while walk.has(cursor):
+            item = parameters.order.item(cursor.number)
+            places, kv_at = producer.load_item(item, places, kv_at)
+            cursor = walk.next(cursor)
+
+    @cute.jit
+    def _store(self, storer: Storer, numbers: dispatch.Numbers) -> None:
+        walk = self._walk(storer.parameters, numbers, False)
+        kv_at, cursor = Position.start(self.plan.tiling.kv_stages), walk.first()
+        while walk.has(cursor):
+            storer.store(storer.parameters.order.item(cursor.number), kv_at)
+            kv_at, cursor = kv_at.next(), walk.next(cursor)
+
+    @cute.jit
+    def _consume(
+        self,
+        base: cute.Pointer,
+        parameters: Parameters,
+        rings: Rings,
+        numbers: dispatch.Numbers,
+        warpgroup: Int32,
+        thread: Int32,
+    ) -> None:
+        tiling = self.plan.tiling
+        typed = cute.recast_ptr(base, dtype=self._dtype)
+        operands = make_operands(self.storage, parameters, typed, warpgroup, thread)
+        of_keys = warpgroup * WARPGROUP_ROWS if tiling.by_keys else 0
+        of_queries = 0 if tiling.by_keys else warpgroup * tiling.score_columns
+        column = cute.assume(of_queries + 2 * (thread % 4), divby=2)
+        statistics = cute.recast_ptr(base + self.storage.statistics_at, dtype=Float32) + column
+        consumer = Consumer(
+            self.storage,
+            parameters,
+            rings,
+            operands,
+            statistics,
+            self._adder(base, warpgroup, thread),
+            _CONSUMERS,
+            warpgroup,
+            thread,
+        )
+        epilogue = Epilogue(consumer, typed, self._written(base))
+        walk = self._walk(parameters, numbers, False)
+        at, kv_at = Places.start(tiling), Position.start(tiling.kv_stages)
+        cursor = walk.first()
+        while walk.has(cursor):
+            operands.sum_v.fill(0.0)
+            operands.sum_k.fill(0.0)
+            rings.k.wait(kv_at)
+            rings.v.wait(kv_at)
+            here = replace(consumer, kv_stage=kv_at.stage if tiling.kv_stages > 1 else 0)
+            count = Pairs(parameters, parameters.order.item(cursor.number)).count
+            for number in cutlass.range(count, unroll=1):
+                item = parameters.order.item(_anew(cursor.number))
+                batch, head = Pairs(parameters, item).of(number)
+                tiles = parameters.source.row(batch, head, item.q_tile)
+                key = item.q_tile * tiling.keys + of_keys
+                part = 0 if tiling.by_keys else warpgroup
+                scores = KeyScores(parameters, batch, head, key, of_queries, thread, part)
+                at = here.take_in(scores, tiles, (batch, head, item.q_tile), at)
+                scores.finish()
+            replace(epilogue, consumer=here).write(kv_at)
+            cursor = walk.next(cursor)
+            kv_at = kv_at.next()
+        consumer.adder.finish()
+
+
+def _anew(number: Int32) -> Int32:
+    """Return a number from which the compiler computes again what it has computed before.
+
+    What is known of an item is few instructions, but many registers, which products need.
+    """
+    return cute.arch.inline_ptx(
+        "mov.b32 {$w0}, {$r0};", write_only_types=[Int32], read_only_args=[number]
+    )
