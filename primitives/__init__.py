@@ -8,17 +8,30 @@
     fast_division   division by sizes of a call as a product and a shift
     tile_walk       which tiles of keys a tile of queries visits
     scheduler       in which order the tiles of queries of all heads are worked on
+    ragged          tensor maps whose boxes end where a sequence does
     makespan        how long that takes: a simulator
+    turn_order      how long it takes where work adds to shared sums one after the other
     roofline        how long a tile takes, from its work on each resource
     dispatch        how blocks come by their items, in a kernel
-    online_softmax  running maximum and sum of rows, in base 2; in a kernel, row_softmax
+    shared_bytes    shared memory that such hand-over takes
+    online_softmax  running maximum and sum of rows, in base 2
+    exponentials    2^x by additions and products, and how many of them; in a kernel,
+                    device_exponentials
 
 What follows is for kernels only, and needs CuTe-DSL::
 
     tma             copies of tensor tiles between global and shared memory
     pipeline        rings of buffers in shared memory
     wgmma           Hopper's warpgroup matrix products
+    tcgen05         Blackwell's matrix products
+    tmem            tensor memory, which they accumulate in
     turns           warpgroups that issue products one after the other
+    semaphores      blocks that add to the same sums one after the other
+    packed          pairs of fp32 numbers, and Blackwell's arithmetic on them
+    running_softmax  what the maximum and sum of a row mean while its keys are taken in
+    row_softmax     rows that four threads share: Hopper's accumulators
+    whole_row_softmax  rows that a thread has to itself: Blackwell's
+    column_limits   hiding what lies outside of a row's limits, by words of bits
 """
 
 if __name__ != "flexfa4.primitives":

@@ -1,9 +1,9 @@
 """Who works on which item: three ways of handing the numbers of work items to blocks.
 
 ``OnePerBlock``  a block for each item; the hardware hands them out in order
-``Strided``      as many blocks as fit at once; block ``b`` takes the items ``b + i * blocks``
-``Fetched``      the same blocks, each of which fetches the next number as soon as it is free: a
-                 counter in global memory, which the producer warp reads and passes on
+``Fetched``      as many blocks as fit at once, each of which fetches the next number as soon as it
+                 is free: a counter in global memory, which the producer warp reads and passes on
+``Strided``      as many clusters as fit at once, each of which takes every n-th item
 
 A role walks its items by a cursor, which loops may carry; each role of a block meets the same
 numbers, in the same order::
@@ -20,15 +20,12 @@ What an item is, `scheduler` says.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-import cutlass
-from cutlass import Int32, Int64, cute
+from cutlass import Int32, cute
 
 from flexfa4.primitives.pipeline import Position
-
-STAGES: Final = 2
-"""Numbers that the producer may be ahead of the slowest consumer."""
+from flexfa4.primitives.shared_bytes import NUMBER_STAGES
 
 
 class Cursor:
@@ -97,34 +94,38 @@ class OnePerBlock:
 
 @dataclass(frozen=True)
 class Strided:
-    """A block takes every n-th item of n blocks.
+    """Clusters take every n-th item of n clusters: for items that are alike.
 
     Attributes:
         items: how many items there are; items and blocks together are less than 2**31.
+        blocks: of a cluster.
     """
 
     items: Int32
+    blocks: int
 
     def first(self) -> Cursor:
-        """Return the item that has the number of the block."""
-        return Cursor(cute.arch.block_idx()[0])
+        """Return the item that has the number of the cluster."""
+        return Cursor(cute.arch.block_idx()[0] // self.blocks)
 
     def has(self, cursor: Cursor) -> Any:
         """Return whether there is an item at a cursor."""
         return cursor.number < self.items
 
     def next(self, cursor: Cursor) -> Cursor:
-        """Return the item as many numbers further as there are blocks."""
-        return Cursor(cursor.number + cute.arch.grid_dim()[0])
+        """Return the item as many numbers further as there are clusters."""
+        return Cursor(cursor.number + cute.arch.grid_dim()[0] // self.blocks)
 
 
 @dataclass(frozen=True)
 class Numbers:
     """A ring in shared memory that passes numbers from the producer to the consuming warps.
 
+    It takes `flexfa4.primitives.shared_bytes.NUMBERS_BYTES`.
+
     Attributes:
-        barriers: ``2 * STAGES`` mbarriers: full ones first, then empty ones.
-        slots: ``STAGES`` Int32.
+        barriers: ``2 * NUMBER_STAGES`` mbarriers: full ones first, then empty ones.
+        slots: ``NUMBER_STAGES`` Int32.
         consumers: warps that read each number.
     """
 
@@ -134,13 +135,13 @@ class Numbers:
 
     def initialise(self) -> None:
         """Make the mbarriers; by one thread, followed by a fence and a barrier of the block."""
-        for stage in range(STAGES):
+        for stage in range(NUMBER_STAGES):
             cute.arch.mbarrier_init(self.barriers + stage, 1)
-            cute.arch.mbarrier_init(self.barriers + STAGES + stage, self.consumers)
+            cute.arch.mbarrier_init(self.barriers + NUMBER_STAGES + stage, self.consumers)
 
     def put(self, position: Position, number: Int32) -> None:
         """Pass a number on, once its slot is free; one thread of the producer."""
-        empty = self.barriers + STAGES + position.stage
+        empty = self.barriers + NUMBER_STAGES + position.stage
         cute.arch.mbarrier_wait(empty, position.parity ^ 1)
         (self.slots + position.stage).store(number)
         cute.arch.mbarrier_arrive(self.barriers + position.stage)
@@ -152,13 +153,13 @@ class Numbers:
         number = (self.slots + position.stage).load()
         cute.arch.sync_warp()
         with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(self.barriers + STAGES + position.stage)
+            cute.arch.mbarrier_arrive(self.barriers + NUMBER_STAGES + position.stage)
         return number
 
 
 @dataclass(frozen=True)
 class FetchedByProducer:
-    """The walk of the producer: numbers beyond the first of each block come from a counter.
+    """The walk of the producer warp: numbers beyond the first of each block come from a counter.
 
     The counter is 0 before a launch and 0 again behind it.  Blocks fetch until there is no item
     left, so that they fetch as often as there are items, whatever their number; and what counts
@@ -170,17 +171,15 @@ class FetchedByProducer:
         items: how many items there are, no fewer than blocks.
         counter: Int32 in global memory.
         numbers: where they are passed on.
-        whole_warp: all lanes of the producer warp walk together; otherwise one thread does.
     """
 
     items: Int32
     counter: cute.Pointer
     numbers: Numbers
-    whole_warp: bool = False
 
     def first(self) -> Cursor:
         """Return the item that has the number of the block."""
-        return Cursor(cute.arch.block_idx()[0], Position.start(STAGES))
+        return Cursor(cute.arch.block_idx()[0], Position.start(NUMBER_STAGES))
 
     def has(self, cursor: Cursor) -> Any:
         """Return whether there is an item at a cursor."""
@@ -188,14 +187,11 @@ class FetchedByProducer:
 
     @cute.jit
     def next(self, cursor: Cursor) -> Cursor:
-        """Fetch the next number and pass it on."""
+        """Fetch the next number and pass it on; all lanes."""
         number = Int32(0)
-        if cutlass.const_expr(self.whole_warp):
-            if cute.arch.lane_idx() == 0:
-                number = self._fetched(cursor.in_ring)
-            number = cute.arch.shuffle_sync(number, 0)
-        else:
+        if cute.arch.lane_idx() == 0:
             number = self._fetched(cursor.in_ring)
+        number = cute.arch.shuffle_sync(number, 0)
         return Cursor(number, cursor.in_ring.next())
 
     def _fetched(self, position: Position) -> Int32:
@@ -224,7 +220,7 @@ class FetchedByConsumer:
 
     def first(self) -> Cursor:
         """Return the item that has the number of the block."""
-        return Cursor(cute.arch.block_idx()[0], Position.start(STAGES))
+        return Cursor(cute.arch.block_idx()[0], Position.start(NUMBER_STAGES))
 
     def has(self, cursor: Cursor) -> Any:
         """Return whether there is an item at a cursor."""
@@ -234,7 +230,3 @@ class FetchedByConsumer:
         """Wait for the next number."""
         number = self.numbers.take(cursor.in_ring)
         return Cursor(number, cursor.in_ring.next())
-
-
-NUMBERS_BYTES: Final = 2 * STAGES * (Int64.width // 8) + STAGES * (Int32.width // 8)
-"""Shared memory of `Numbers`: first the barriers, aligned to 8 bytes, then the slots."""

@@ -1,8 +1,7 @@
 """How long a launch takes, from the work of each item and the order in which items are taken up.
 
 A simulator of multiprocessors that take up the next item as soon as they are free.  It serves to
-compare orders and ways of dispatch, in the choice among them and in tests; it knows nothing of
-caches, and its unit is that of the work it is given.
+compare orders of work; it knows nothing of caches, and its unit is that of the work it is given.
 """
 
 from __future__ import annotations
@@ -26,12 +25,3 @@ def makespan(work: Iterable[float], workers: int, start: float = 0.0) -> float:
     for amount in work:
         heapq.heapreplace(free, free[0] + start + amount)
     return max(free)
-
-
-def static_makespan(work: Iterable[float], workers: int, start: float = 0.0) -> float:
-    """Return when the last item is done, if worker ``w`` takes the items ``w + i * workers``."""
-    assert workers >= 1
-    busy = [0.0] * workers
-    for number, amount in enumerate(work):
-        busy[number % workers] += start + amount
-    return max(busy)

@@ -29,6 +29,7 @@ class Work:
         load: reads of global memory, likewise.
         shared: bytes of shared memory that the tensor cores read.
         l2: bytes that come from the L2 cache.
+        columns: bytes that threads read from tensor memory and write to it.
     """
 
     tensor: float = 0.0
@@ -39,14 +40,16 @@ class Work:
     load: float = 0.0
     shared: float = 0.0
     l2: float = 0.0
+    columns: float = 0.0
 
     def over(self, rates: Work) -> Cycles:
         """Return the cycles that each resource is busy.
 
         Args:
-            rates: what each does in a cycle.
+            rates: what each does in a cycle; 0 for what is not there, and not asked for.
         """
-        return {f.name: getattr(self, f.name) / getattr(rates, f.name) for f in fields(self)}
+        asked = {f.name: (getattr(self, f.name), getattr(rates, f.name)) for f in fields(self)}
+        return {name: work / rate if work else 0.0 for name, (work, rate) in asked.items()}
 
 
 Cycles = dict[str, float]
@@ -64,6 +67,7 @@ NAMES: Final = {
     "load": "loads",
     "shared": "shared memory",
     "l2": "L2 cache",
+    "columns": "tensor memory",
 }
 """The resources in words."""
 

@@ -18,10 +18,11 @@ from typing import Any, Final
 
 from cutlass import Int32, cute
 from cutlass._mlir import ir
-from cutlass._mlir.dialects import cute_nvgpu, nvvm
+from cutlass._mlir.dialects import cute_nvgpu, llvm, nvvm
 from cutlass._mlir.dialects._cute_nvgpu_ops_gen import get_tma_desc_addr
 from cutlass.cute.nvgpu import cpasync
 
+_RANK_BIT: Final = 24
 _SWIZZLE_BITS: Final = {32: 1, 64: 2, 128: 3}  # of the address that are swapped, by the row's bytes
 
 
@@ -57,6 +58,28 @@ def prefetch(carrier: Any) -> None:
     cpasync.prefetch_descriptor(carrier)
 
 
+def load_for_pair(
+    tensor_map: Any, destination: cute.Pointer, barrier: cute.Pointer, at: Sequence[Int32 | int]
+) -> None:
+    """Copy as `load` does, but complete on the mbarrier of the first block of a pair.
+
+    Both blocks of a cluster of two load their parts of what they compute with together; the first
+    one expects the bytes of both.  Addresses in the shared memory of a cluster have the rank of the
+    block from bit 24 on.
+    """
+    own = llvm.ptrtoint(Int32.mlir_type, barrier.to_llvm_ptr())
+    first = Int32(own) & Int32(~(1 << _RANK_BIT))
+    target = llvm.ptrtoint(Int32.mlir_type, destination.to_llvm_ptr())
+    nvvm.cp_async_bulk_tensor_shared_cluster_global(
+        llvm.inttoptr(ir.Type.parse("!llvm.ptr<7>"), target),
+        tensor_map,
+        [Int32(c).ir_value() for c in at],
+        llvm.inttoptr(ir.Type.parse("!llvm.ptr<3>"), first.ir_value()),
+        [],
+        group=nvvm.CTAGroupKind.CTA_2,
+    )
+
+
 def load(
     tensor_map: Any, destination: cute.Pointer, barrier: cute.Pointer, at: Sequence[Int32 | int]
 ) -> None:
@@ -80,6 +103,25 @@ def load(
     )
 
 
+def load_bytes(
+    source: cute.Pointer, destination: cute.Pointer, barrier: cute.Pointer, nbytes: int
+) -> None:
+    """Copy bytes that follow each other to shared memory; by one thread.
+
+    Args:
+        source: in global memory, aligned to 16 bytes.
+        destination: likewise, in shared memory.
+        barrier: the mbarrier on which they complete.
+        nbytes: how many, a multiple of 16.
+    """
+    nvvm.cp_async_bulk_shared_cluster_global(
+        destination.to_llvm_ptr(),
+        source.to_llvm_ptr(),
+        barrier.to_llvm_ptr(),
+        Int32(nbytes).ir_value(),
+    )
+
+
 def store(tensor_map: Any, source: cute.Pointer, at: Sequence[Int32 | int]) -> None:
     """Copy a box from shared memory to `at` its coordinates; by one thread.
 
@@ -89,4 +131,18 @@ def store(tensor_map: Any, source: cute.Pointer, at: Sequence[Int32 | int]) -> N
     """
     nvvm.cp_async_bulk_tensor_global_shared_cta(
         tensor_map, source.to_llvm_ptr(), [Int32(c).ir_value() for c in at]
+    )
+
+
+def add_floats(source: cute.Pointer, destination: cute.Pointer, count: int) -> None:
+    """Add fp32 numbers in shared memory to those in global memory, atomically; by one thread.
+
+    Args:
+        source: aligned to 16 bytes; for the writes of other threads see `store`.
+        destination: likewise.
+        count: a multiple of 4.
+    """
+    cute.arch.inline_ptx(
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [{$r0}], [{$r1}], {$r2};",
+        read_only_args=[destination.toint(), source.toint(), Int32(4 * count)],
     )

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cutlass import Float32, cute
-from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
+from cutlass import Float32, Int32, cute
+from cutlass.cute.nvgpu import OperandMajorMode, warp, warpgroup
 
 ROWS: Final = 64
 """Rows of a warpgroup's product."""
@@ -31,7 +31,14 @@ _SWIZZLES: Final = {
 }
 
 
-def product(dtype: Any, columns: int, *, b_is_transposed: bool, a_in_registers: bool) -> Any:
+def product(
+    dtype: Any,
+    columns: int,
+    *,
+    b_is_transposed: bool,
+    a_in_registers: bool,
+    a_is_transposed: bool = False,
+) -> Any:
     """Return the tiled product of 64 rows by `columns`, accumulated in fp32.
 
     Args:
@@ -39,13 +46,14 @@ def product(dtype: Any, columns: int, *, b_is_transposed: bool, a_in_registers: 
         columns: a multiple of 8, at most 256.
         b_is_transposed: B lies in memory with its columns side by side, rather than its depth.
         a_in_registers: A is a fragment rather than a tile in shared memory.
+        a_is_transposed: A lies in memory with its rows side by side, rather than its depth.
     """
     operation = warpgroup.MmaF16BF16Op(
         dtype,
         Float32,
         (ROWS, columns, 16),
         warpgroup.OperandSource.RMEM if a_in_registers else warpgroup.OperandSource.SMEM,
-        OperandMajorMode.K,
+        OperandMajorMode.MN if a_is_transposed else OperandMajorMode.K,
         OperandMajorMode.MN if b_is_transposed else OperandMajorMode.K,
     )
     return cute.make_tiled_mma(cute.make_mma_atom(operation))
@@ -109,6 +117,37 @@ def round_to(operand: Any, accumulator: Any) -> None:
         values = cute.make_tensor(accumulator.iterator + 8 * k, cute.make_layout(8))
         rounded = cute.make_tensor(operand.iterator + 8 * k, cute.make_layout(8))
         rounded.store(values.load().to(operand.element_type))
+
+
+def settle(operand: Any) -> None:
+    """Have an operand in registers computed here, and not once more where it is used.
+
+    A compiler that finds another use of the values before may convert them again for a product
+    behind its fence, where registers of A must not be written.
+    """
+    words = cute.recast_tensor(operand, Int32)
+    for i in range(cute.size(words)):
+        words[i] = cute.arch.inline_ptx(
+            "mov.b32 {$w0}, {$r0};", write_only_types=[Int32], read_only_args=[words[i]]
+        )
+
+
+def to_shared(
+    product: Any, values: Any, tile: Any, thread: Int32, *, transposed: bool = False
+) -> None:
+    """Write a warpgroup's accumulator, rounded, to a tile in shared memory.
+
+    Args:
+        product: the tiled product that it was accumulated by.
+        values: in registers, in the order of the accumulator, and of the tile's dtype.
+        tile: ``(64, columns)``; its columns lie side by side.
+        thread: in the warpgroup.
+        transposed: the rows of the tile lie side by side instead.
+    """
+    matrices = 4 if cute.size(values) % 8 == 0 else 2
+    atom = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transposed, matrices), tile.element_type)
+    copy = cute.make_tiled_copy_C(atom, product).get_slice(thread)
+    cute.copy(atom, copy.retile(values), copy.partition_D(tile))
 
 
 def column_of(index: int) -> int:

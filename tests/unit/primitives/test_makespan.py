@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flexfa4.primitives.arithmetic import PLAIN
-from flexfa4.primitives.makespan import makespan, static_makespan
+from flexfa4.primitives.makespan import makespan
 from flexfa4.primitives.scheduler import Order, Sections, Work
 
 AMOUNTS = st.lists(st.integers(0, 50), max_size=60)
@@ -19,10 +17,9 @@ def test_no_time_is_less_than_the_work_and_the_longest_item_ask_for(
     amounts: list[int], workers: int
 ) -> None:
     least = max(sum(amounts) / workers, max(amounts, default=0))
-    for simulate in (makespan, static_makespan):
-        found = simulate(amounts, workers)
-        assert least <= found <= sum(amounts)
-        assert simulate(amounts, workers, start=2.0) >= found
+    found = makespan(amounts, workers)
+    assert least <= found <= sum(amounts)
+    assert makespan(amounts, workers, start=2.0) >= found
 
 
 @given(AMOUNTS, st.integers(1, 9))
@@ -38,7 +35,6 @@ def test_the_longest_first_is_within_a_third_of_the_best(amounts: list[int], wor
 
 def test_items_go_to_whoever_is_free_first() -> None:
     assert makespan([4, 1, 1, 1], 2) == 4
-    assert static_makespan([4, 1, 1, 1], 2) == 5
 
 
 def triangle(order: Order, tile_cost: float = 1.0) -> list[float]:
@@ -54,9 +50,3 @@ def test_the_most_work_first_beats_the_order_of_positions_on_a_triangle() -> Non
     )
     least = sum(triangle(Order(PLAIN, Sections.of(work, 8)))) / workers
     assert natural > 1.025 * least and sorted_ < 1.005 * least
-
-
-def test_fetching_beats_strides_where_work_varies_at_random() -> None:
-    lots = random.Random(0)
-    work = [lots.expovariate(1.0) for _ in range(1000)]
-    assert makespan(work, 132) < 0.8 * static_makespan(work, 132)

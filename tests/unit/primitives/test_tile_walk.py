@@ -65,7 +65,7 @@ def with_partial_end(kinds: torch.Tensor, keys: int, tile: int) -> torch.Tensor:
 def test_without_a_mask_every_tile_is_full_but_one_that_is_cut_short(
     lengths: tuple[int, int], shape: TileShape
 ) -> None:
-    row = Dense(PLAIN, shape, Lengths(*lengths)).row(0, 0, 0)
+    row = Dense(shape, RowLimits(PLAIN, Lengths(*lengths))).row(0, 0, 0)
     tiles = -(-lengths[1] // shape.keys)
     expected = [FULL] * (lengths[1] // shape.keys) + [PARTIAL] * (lengths[1] % shape.keys > 0)
     assert kinds_visited(row, tiles) == expected
@@ -116,11 +116,22 @@ def test_of_any_intervals_no_tile_is_missed_and_the_full_ones_are_full(
             assert row.first == (row.partial(0) if row.partial_count else row.full(0))
 
 
-def test_a_warp_is_needed_only_where_all_rows_are_looked_at() -> None:
-    shape = TileShape(16, 16)
-    needs = {sampling: closed([], 0, shape, sampling).needs_warp for sampling in ("edges", "all")}
-    assert needs == {"edges": False, "all": True}
-    assert not Dense(PLAIN, shape, Lengths(1, 1)).needs_warp
+@given(data=st.data(), shape=SHAPES)
+def test_neighbouring_tiles_of_queries_are_walked_together(
+    data: st.DataObject, shape: TileShape
+) -> None:
+    ends, keys = data.draw(intervals(False))
+    tiles, lines = -(-keys // shape.keys), -(-len(ends) // shape.queries)
+    source = closed(ends, keys, shape, "all")
+    for first in range(0, lines, 2):
+        rows = [source.row(2, 5, first + half) for half in range(2)]
+        one, other = (kinds_visited(row, tiles) for row in rows)
+        both = kinds_visited(rows[0].joined(rows[1]), tiles)
+        for tile, kind in enumerate(both):
+            own = {one[tile], other[tile]}
+            # tiles between those of the two are visited, too, and are nobody's
+            assert (kind == FULL) == (own == {FULL})
+            assert kind != EMPTY or own == {EMPTY}
 
 
 @given(st.integers(-99, 99), st.integers(-99, 99), st.integers(0, 50), st.integers(0, 20))
