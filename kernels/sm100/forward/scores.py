@@ -1,0 +1,147 @@
+"""Scores of a tile: the places of the forward kernel where the user's mod and mask are spliced in.
+
+A thread has one row and all columns of a tile, so what depends on the row is one value, computed
+once for a tile of queries (`ItemScores`).  In the loop over tiles of keys it turns the products of
+a tile into scores, and hides those that the mask does: by the limits of the row where visible keys
+are one interval, and otherwise by the mask itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import cutlass
+from cutlass import Int32, cute
+
+from flexfa4.kernels.blocks.intervals import Interval
+from flexfa4.kernels.emit.evaluator import TraceTime
+from flexfa4.kernels.emit.places import Columns, Row
+from flexfa4.kernels.emit.sites import MaskSite, ScoreSite
+from flexfa4.kernels.forward.parameters import Parameters
+from flexfa4.primitives import packed
+from flexfa4.primitives.column_limits import WORD, hide, hide_outside
+from flexfa4.primitives.scheduler import Item
+from flexfa4.primitives.whole_row_softmax import Scaling
+
+_WORD_COLUMNS: Final = Columns(tuple(range(WORD)), WORD)
+
+
+class ItemScores(TraceTime):
+    """The scores of a row of a tile of queries, in one thread.
+
+    Attributes:
+        query: its position; not clamped to those that exist.
+        head: its query head.
+        batch: its batch.
+    """
+
+    def __init__(self, parameters: Parameters, item: Item, row: Int32) -> None:
+        plan = parameters.plan
+        self._plan = plan
+        self._kv_len = parameters["kv_len"]
+        group, shape = plan.group, plan.walk.shape
+        self.batch = item.batch
+        self.query = item.q_tile * shape.queries + row // group
+        self.head = item.head * group + row % group if group > 1 else item.head
+        shared = None if group > 1 else item.head
+        own = [Row(self.query, self.head if group > 1 else None)]
+        self._score: ScoreSite = parameters.score_site(item.batch, shared).with_rows(own)
+        self._limits: tuple[Any, Any] | None = None
+        self._mask: MaskSite | None = None
+        if plan.mask is not None:
+            self._mask = parameters.mask_site(item.batch, shared, _WORD_COLUMNS).with_rows(own)
+        else:
+            begin, end = parameters.limits(item.batch, self.head, self.query)
+            self._limits = (None if _sees_first_key(plan.walk.interval) else begin, end)
+
+    def at_tile(self, kv_tile: Int32, masked: bool) -> TileScores:
+        """Return the scores of a tile of keys; issues the loads that serve a whole column.
+
+        Args:
+            kv_tile: the tile of keys.
+            masked: hide what the mask hides, and what lies behind the last key.
+        """
+        origin = kv_tile * self._plan.walk.shape.keys
+        words: tuple[Int32, ...] = ()
+        if masked and self._mask is not None:
+            words = _words(self._mask, origin, self._plan.walk.shape.keys)
+        limits = None
+        if masked:
+            begin, end = self._limits or (None, self._kv_len)
+            limits = (None if begin is None else begin - origin, end - origin)
+        values = not self._plan.score.max_of_products
+        return TileScores(self._score.at_tile(origin, tail=masked), words, limits, values)
+
+
+class TileScores(TraceTime):
+    """The scores of a row in a tile, in one thread.
+
+    Attributes:
+        score: the score mod at the tile.
+        words: a bit for each column that the mask shows, where it is evaluated for each score.
+        limits: the visible columns, relative to the tile's first one, None for no first one; None
+            where all are visible.
+        modified: scores are not the products themselves.
+    """
+
+    def __init__(
+        self,
+        score: ScoreSite,
+        words: tuple[Int32, ...],
+        limits: tuple[Any, Any] | None,
+        modified: bool,
+    ) -> None:
+        self.score = score
+        self.words = words
+        self.limits = limits
+        self.modified = modified
+
+    @property
+    def scaling(self) -> Scaling:
+        """What makes exponents of the scores."""
+        return Scaling(self.score.factor(0), self.score.shifts(0))
+
+    @property
+    def untouched(self) -> bool:
+        """Whether the scores are the products themselves."""
+        return not self.modified and not self.words and self.limits is None
+
+    def apply(self, scores: Any) -> None:
+        """Turn products into scores, minus infinity where they are hidden.
+
+        Args:
+            scores: ``(columns,)`` of fp32, in registers; overwritten.
+        """
+        if self.modified:
+            for i in range(cute.size(scores) // 2):
+                packed.store(scores, i, self.score.pair(0, 2 * i, packed.load(scores, i)))
+        for i, word in enumerate(self.words):
+            hide(scores, word, WORD * i)
+        if self.limits is not None:
+            hide_outside(scores, *self.limits)
+
+
+@cute.jit
+def _words(mask: MaskSite, origin: Int32, columns: int) -> tuple[Int32, ...]:
+    """Return a bit for each column of a tile that a mask shows, 32 at a time.
+
+    They are known before the products are, and do not take the registers that these will.
+    """
+    words = (Int32(0),) * (columns // WORD)
+    for i in cutlass.range(columns // WORD, unroll=1):
+        word = _word(mask.at_tile(origin + i * WORD, tail=True))
+        words = tuple([cutlass.select_(i == at, word, words[at]) for at in range(columns // WORD)])
+    return words
+
+
+def _word(mask: MaskSite) -> Int32:
+    word = Int32(0)
+    for bit in range(WORD):
+        shown = cutlass.select_(mask.visible(0, bit), Int32(1 << bit), Int32(0))
+        word = word | Int32(shown)
+    return word
+
+
+def _sees_first_key(interval: Interval | None) -> bool:
+    """Whether every query that sees a key sees the first one, whatever the values of a call."""
+    return interval is None or (interval.begin.op == "const" and interval.begin.attr <= 0)

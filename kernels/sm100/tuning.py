@@ -1,0 +1,119 @@
+"""Which tiling a call of the Blackwell kernels gets: a row of the table, or what the search finds.
+
+The table (`tilings`) is the search's result for head dims that are usual; what a user chooses of a
+tile stays as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Final
+
+from flexfa4.kernels.forward.support import refused_head_dims as refused_multiples
+from flexfa4.kernels.refusal import Refusal
+from flexfa4.kernels.request import ANY_TILE, Tile
+from flexfa4.kernels.sm100.forward.plan import TILE_ROWS, ForwardPlan, Registers, Tiling
+from flexfa4.kernels.sm100.forward.storage import (
+    SHARED_MEMORY,
+    parts_of,
+    plan_storage,
+    stages_that_fit,
+)
+from flexfa4.kernels.sm100.forward.tmem import COLUMNS, plan_tensor_memory
+from flexfa4.kernels.sm100.model import tile_of
+from flexfa4.kernels.sm100.search import (
+    KEYS,
+    Choice,
+    best,
+    class_of,
+    feasible,
+    registers_of,
+    stages_of,
+)
+from flexfa4.kernels.sm100.tilings import TABLE
+
+HEAD_DIM_STEP: Final = 16
+"""Head dims are multiples of the depth of a product, whose 32 bytes are the narrowest swizzle."""
+
+_ROWS: Final = {(row.name, row.head_dims, row.variant): row for row in TABLE}
+
+
+def refused_head_dims(head_dims: tuple[int, int]) -> Refusal | None:
+    """Return why head dims of q and v are not served; None where they are."""
+    memory = plan_tensor_memory(KEYS[-1], head_dims[1])
+    shown = f"head dimensions {head_dims[0]} of query and key, {head_dims[1]} of value"
+    if not memory.fits:
+        taken = f"two outputs and two tiles of scores would take {memory.columns} columns"
+        return Refusal(f"{shown}: {taken}", f"{COLUMNS} columns of tensor memory", _ELSEWHERE)
+    refused = refused_multiples(head_dims, HEAD_DIM_STEP, max(*head_dims, HEAD_DIM_STEP))
+    if refused is not None or next(feasible(head_dims), None) is not None:
+        return refused
+    nbytes = plan_storage(KEYS[-1], head_dims, sum(parts_of(KEYS[-1], head_dims))).bytes
+    taken = f"queries, and a tile of keys and values, would take {nbytes} bytes"
+    return Refusal(f"{shown}: {taken}", f"{SHARED_MEMORY} bytes of shared memory", _ELSEWHERE)
+
+
+_ELSEWHERE: Final = 'backend="flex" (torch\'s FlexAttention), or "cpu", which runs on any device'
+
+
+@functools.lru_cache(maxsize=256)
+def tiling_for(head_dims: tuple[int, int], tile: Tile) -> Tiling | Refusal:
+    """Return the tiling of a call before its mods are known, or why there is none.
+
+    Args:
+        head_dims: of q and v, that there are kernels for.
+        tile: what the user chose.
+    """
+    usual = next(feasible(head_dims))
+    if tile == ANY_TILE:
+        return usual
+    rows = usual.rows if tile.rows is None else tile.rows
+    keys = usual.keys if tile.keys is None else tile.keys
+    shown = f"a tile of {rows} queries by {keys} keys"
+    rewrite = f"options=flexfa4.Options(tile=({TILE_ROWS}, {usual.keys}))"
+    if rows != TILE_ROWS or keys not in KEYS:
+        allowed = f"{TILE_ROWS} queries; {', '.join(map(str, sorted(KEYS)))} keys"
+        return Refusal(shown, allowed, rewrite)
+    memory = plan_tensor_memory(keys, head_dims[1])
+    if not memory.fits:
+        found = f"{shown}, which takes {memory.columns} columns of tensor memory"
+        return Refusal(found, f"{COLUMNS} columns", rewrite)
+    least, most = sum(parts_of(keys, head_dims)), stages_that_fit(keys, head_dims)
+    stages = stages_of(keys, head_dims) if tile.stages is None else tile.stages
+    if stages is None or not least <= stages <= most:
+        found = f"{shown} with {stages or most} parts of keys and values loaded ahead"
+        return Refusal(found, f"{least} to {most} for these head dimensions", rewrite)
+    return Tiling(keys, stages, registers_of(keys))
+
+
+def tiling_of(plan: ForwardPlan, tile: Tile, name: str) -> Tiling:
+    """Return the tiling of a call whose mods are known.
+
+    Args:
+        plan: of the call, with what `tiling_for` gave.
+        tile: what the user chose.
+        name: what is compiled for.
+    """
+    chosen = choice_for(plan, name).tiling
+    if any(term.part is None for term in plan.score.terms) and chosen.emulated.numerator:
+        chosen = replace(chosen, registers=_FOR_DISTANCES)
+    if tile == ANY_TILE:
+        return chosen
+    return replace(plan.tiling, emulated=chosen.emulated, turns=chosen.turns)
+
+
+_FOR_DISTANCES: Final = Registers(192, 72, 56)
+"""The softmax keeps the term of a mod that is linear in kv for 16 columns, a register each."""
+
+
+def choice_for(plan: ForwardPlan, name: str) -> Choice:
+    """Return the row of a plan: of the table, or found now."""
+    variant = class_of(tile_of(plan, name).mod).name
+    row = _ROWS.get((name, plan.head_dims, variant))
+    return best(name, plan.head_dims, variant) if row is None else row
+
+
+def is_tabled(choice: Choice) -> bool:
+    """Return whether a row is of the table."""
+    return _ROWS.get((choice.name, choice.head_dims, choice.variant)) == choice

@@ -1,0 +1,45 @@
+"""What is said of a plan for Blackwell: where it is from, what lies where, how long it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flexfa4.ahead_of_time import Call, plan_of
+from flexfa4.api import Options
+from flexfa4.kernels.architectures import named
+
+
+def told(arch: str = "sm_100a", score_mod: Any = None, **call: Any) -> dict[str, str]:
+    plan = plan_of(score_mod, "q >= kv", Call(**call), arch)
+    return dict(named(arch).describe(plan, arch))
+
+
+def test_the_row_of_the_table_is_named() -> None:
+    text = told()["tiling"]
+    assert text.startswith("row of the table: sm_100a, head dimensions 128, 128, plain\n")
+    assert "12.5% by polynomials of degree 3" in text and "tau 8" in text
+    assert "emulated: none" in told("sm_103a")["tiling"]
+    assert "a function" in told(score_mod="30 * tanh(score / 30)")["tiling"]
+
+
+def test_head_dims_without_a_row_and_tiles_of_the_user_are_told_apart() -> None:
+    assert told(head_dim=80)["tiling"].startswith("found by the model: sm_100a")
+    chosen = told(options=Options(tile=(256, 64)))
+    assert "the tile is the user's choice" in chosen["tiling"]
+    assert "256 queries by 64 keys" in chosen["tile"]
+
+
+def test_both_memories_are_laid_out() -> None:
+    rows = told(head_dim=(192, 128), dtype=torch.float16)
+    assert rows["tensor memory"].startswith("512 columns of 512\nscores 0 0-127, scores 1 128-255")
+    assert "probabilities 0 0-63" in rows["tensor memory"]
+    assert "of 232448\nq 0-98303" in rows["shared memory"]
+
+
+def test_cycles_and_their_bound_are_told() -> None:
+    text = told()["model"]
+    for words in ("cycles a tile", "bound: tensor cores", "special functions 1792", "on a B200"):
+        assert words in text
+    assert "on a B300" in told("sm_103a")["model"]

@@ -1,0 +1,99 @@
+"""The tiling of a call on Blackwell: rows of the table, the user's choice, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from flexfa4.frontend.tracing.trace import resolve
+from flexfa4.kernels.architectures import architecture
+from flexfa4.kernels.forward.function import planned
+from flexfa4.kernels.refusal import Refusal
+from flexfa4.kernels.request import ANY_TILE, Choices, Inputs, Request, Tile
+from flexfa4.kernels.sm100.forward.plan import ForwardPlan, Tiling
+from flexfa4.kernels.sm100.tuning import (
+    choice_for,
+    is_tabled,
+    refused_head_dims,
+    tiling_for,
+)
+
+
+def plan_of(
+    score_mod: Any = None, dims: tuple[int, int] = (128, 128), tile: Tile = ANY_TILE
+) -> ForwardPlan:
+    """Return the plan of a call on a B200."""
+    one = torch.empty(1, dtype=torch.bfloat16)
+    q, k, v = (one.expand(1, 2, 512, d) for d in (dims[0], *dims))
+    score = None if score_mod is None else resolve(score_mod, "score")
+    request = Request(score, None, 0.1, frozenset(), False, Choices("sm100", None, tile))
+    call = planned(architecture("sm100"), request, Inputs(q, k, v, None), False, "sm_100a")
+    assert call is not None and not isinstance(call, Refusal)
+    assert isinstance(call.plan, ForwardPlan)
+    return call.plan
+
+
+def test_usual_head_dims_get_the_row_of_their_mods_class() -> None:
+    plain, capped = plan_of(), plan_of("30 * tanh(score / 30)")
+    for plan, name in ((plain, "plain"), (capped, "a function")):
+        row = choice_for(plan, "sm_100a")
+        assert row.variant == name and is_tabled(row) and plan.tiling == row.tiling
+    assert capped.tiling.emulated.value > plain.tiling.emulated.value
+
+
+def test_other_head_dims_are_searched_when_they_are_planned() -> None:
+    row = choice_for(plan_of(dims=(80, 48)), "sm_100a")
+    assert not is_tabled(row) and row.tiling.keys == 128
+
+
+def test_what_the_user_chose_of_a_tile_stays_and_the_rest_is_tuned() -> None:
+    plan = plan_of("30 * tanh(score / 30)", tile=Tile(keys=64, stages=4))
+    assert (plan.tiling.keys, plan.tiling.stages) == (64, 4)
+    assert plan.tiling.emulated == plan_of("30 * tanh(score / 30)").tiling.emulated
+
+
+@pytest.mark.parametrize(
+    ("tile", "words"),
+    [
+        (Tile(rows=128), ("128 queries by 128 keys", "256 queries")),
+        (Tile(keys=80), ("80 keys", "32, 64, 96, 128 keys")),
+        (Tile(keys=256), ("256 keys", "32, 64, 96, 128 keys")),
+        (Tile(stages=40), ("40 parts", "2 to 3")),
+        (Tile(stages=1), ("1 parts", "2 to 3")),
+    ],
+)
+def test_tiles_that_there_are_not_say_what_there_is(tile: Tile, words: tuple[str, str]) -> None:
+    refused = tiling_for((128, 128), tile)
+    assert isinstance(refused, Refusal)
+    assert words[0] in refused.found and words[1] in refused.allowed
+    assert refused.rewrite == "options=flexfa4.Options(tile=(256, 128))"
+
+
+def test_a_tile_that_tensor_memory_has_no_room_for_is_refused() -> None:
+    refused = tiling_for((192, 192), Tile(keys=96))
+    assert isinstance(refused, Refusal) and "576 columns of tensor memory" in refused.found
+    assert isinstance(tiling_for((192, 192), ANY_TILE), Tiling)
+
+
+@pytest.mark.parametrize(
+    ("head_dims", "words"),
+    [
+        ((256, 256), ("576 columns", "512 columns of tensor memory", 'backend="flex"')),
+        ((128, 256), ("576 columns", "512 columns of tensor memory", '"cpu"')),
+        ((512, 64), ("bytes", "232448 bytes of shared memory", 'backend="flex"')),
+        ((72, 64), ("72", "multiples of 16", "pad(x, (0, 8))")),
+    ],
+)
+def test_head_dims_without_kernels_say_what_serves_them(
+    head_dims: tuple[int, int], words: tuple[str, str, str]
+) -> None:
+    refused = refused_head_dims(head_dims)
+    assert refused is not None
+    assert words[0] in refused.found and words[1] in refused.allowed and words[2] in refused.rewrite
+
+
+def test_head_dims_with_kernels_are_not_refused() -> None:
+    for head_dims in ((16, 16), (64, 128), (192, 128), (256, 192), (224, 224)):
+        assert refused_head_dims(head_dims) is None
