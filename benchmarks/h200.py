@@ -1,8 +1,9 @@
-"""The Hopper forward beside its peers on one H200, in one process, calls alternating.
+"""Hopper's kernels beside their peers on one H200, in one process, calls alternating.
 
     python benchmarks/h200.py --out results.json               # the table, and what the host does
     python benchmarks/h200.py --cases 'paper-d128-*' --out paper.json
     python benchmarks/h200.py --cases causal,window-128 --quick
+    python benchmarks/h200.py --cases backward --out backward.json
     python benchmarks/h200.py --merge a.json b.json --out all.json --plot docs/notes
 
 Needs an H200 and CUDA; peers that are not installed are reported and left out.  FLOPs are those of
@@ -14,8 +15,9 @@ Results are written after every job, and no job begins that may take longer than
 ``--limit``: what was not reached is named, and ``--resume`` goes on with it.  A run is cut into
 several processes that way; ratios are never taken across them.
 
-What is measured: `hopper.cases` (speed), `hopper.order` (orders of work), `hopper.first_calls`
-(first calls in fresh processes), `hopper.host_time` (repeated calls and masks).
+What is measured: `hopper.cases` (speed), `hopper.backward` (gradients), `hopper.varlen` (sequences
+of different lengths), `hopper.order` (orders of work), `hopper.first_calls` (first calls in fresh
+processes), `hopper.host_time` (repeated calls and masks).
 """
 
 from __future__ import annotations

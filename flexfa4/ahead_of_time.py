@@ -19,20 +19,21 @@ from flexfa4.checks import check_mod, check_tensors, checked_scale
 from flexfa4.errors import ArgumentError, describe
 from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.tracing.trace import resolve
+from flexfa4.kernels.architectures import BACKENDS, named
 from flexfa4.kernels.cache.store import KERNELS, KernelCache
 from flexfa4.kernels.compile.compiled_kernel import CompiledKernel
+from flexfa4.kernels.forward.compiled import compile_plan
+from flexfa4.kernels.forward.describe import describe_kernel
+from flexfa4.kernels.forward.function import planned
+from flexfa4.kernels.forward.plan import VariantPlan
 from flexfa4.kernels.refusal import Refusal
 from flexfa4.kernels.request import Inputs, Request
-from flexfa4.kernels.sm90.describe import describe_kernel, describe_plan, registers_of
-from flexfa4.kernels.sm90.forward.compiled import ARCH, compile_plan
-from flexfa4.kernels.sm90.forward.plan import ForwardPlan
-from flexfa4.kernels.sm90.function import planned
 from flexfa4.masks.cache import block_mask_for
 from flexfa4.masks.spec import GivenSizes
 
 _NAME: Final = re.compile(r"sm_\d{2,3}[af]?")
-BACKENDS: Final = {ARCH: "sm90"}
-"""The architectures that there are kernels for, and the backends that launch them."""
+ARCH: Final = "sm_90a"
+"""The architecture that is compiled for where none is named."""
 
 LONG: Final = 8192
 """Queries of a call of which no length is known."""
@@ -94,7 +95,7 @@ class CompiledAttention:
         path: the file that it is kept in.
     """
 
-    plan: ForwardPlan = field(repr=False)
+    plan: VariantPlan = field(repr=False)
     kernel: CompiledKernel = field(repr=False)
     path: Path
 
@@ -116,7 +117,7 @@ class CompiledAttention:
     @property
     def registers(self) -> dict[str, int]:
         """Registers of a thread of each warp role."""
-        return registers_of(self.kernel)
+        return named(self.arch).registers(self.kernel)
 
     @property
     def spills(self) -> int:
@@ -130,7 +131,8 @@ class CompiledAttention:
 
     def rows(self) -> list[tuple[str, str]]:
         """Return what it does and takes, as labels and texts."""
-        return [*describe_plan(self.plan), *describe_kernel(self.kernel)]
+        known = named(self.arch)
+        return [*known.describe(self.plan, self.arch), *describe_kernel(known, self.kernel)]
 
     def __str__(self) -> str:
         width = max(len(label) for label, _ in self.rows())
@@ -172,7 +174,8 @@ def compile(
         sink: whether there is one.
         return_lse: whether lse is wanted, as it is for gradients.
         options: as in `flexfa4.attention`.
-        arch: the architecture, ``"sm_90a"``.
+        arch: the architecture: ``"sm_90a"`` (H100, H200), ``"sm_100a"`` (B200), ``"sm_103a"``
+            (B300).
         folder: where to keep it: a folder that ``FLEXFA4_CACHE_DIR`` may name on a machine without
             CuTe-DSL. None is the user's cache.
 
@@ -199,7 +202,7 @@ def compile(
     if isinstance(plan, Refusal):
         raise plan.error(BACKENDS[arch])
     cache = KERNELS if folder is None else KernelCache(Path(folder) / "kernels")
-    kernel = cache.get(plan, arch, lambda: compile_plan(plan))
+    kernel = cache.get(plan, arch, lambda: compile_plan(named(arch), plan, arch))
     return CompiledAttention(plan, kernel, cache.path(plan, arch))
 
 
@@ -208,7 +211,7 @@ def is_other_gpu(arch: object) -> bool:
     return isinstance(arch, str) and arch not in BACKENDS and bool(_NAME.fullmatch(arch))
 
 
-def plan_of(score_mod: Any, block_mask: Any, call: Call, arch: str) -> ForwardPlan | Refusal:
+def plan_of(score_mod: Any, block_mask: Any, call: Call, arch: str) -> VariantPlan | Refusal:
     """Return the plan of the kernel for a call, or why there is none.  Raises as `compile`."""
     if arch not in BACKENDS:
         raise ArgumentError(
@@ -232,7 +235,7 @@ def plan_of(score_mod: Any, block_mask: Any, call: Call, arch: str) -> ForwardPl
         call.return_lse,
         choices_of(BACKENDS[arch], call.options),
     )
-    found = planned(request, inputs, call.return_lse)
+    found = planned(named(arch), request, inputs, call.return_lse, arch)
     assert found is not None  # no size is 0
     return found if isinstance(found, Refusal) else found.plan
 

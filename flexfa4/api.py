@@ -24,7 +24,7 @@ from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import F32, Buffer
 from flexfa4.frontend.tracing.trace import resolve
 from flexfa4.kernels.backends import attend
-from flexfa4.kernels.request import Choices, Inputs, Request, Tile
+from flexfa4.kernels.request import MOST_TAU, TAU, Choices, Inputs, Request, Tile
 from flexfa4.masks.cache import block_mask_for
 from flexfa4.masks.spec import GivenSizes
 from flexfa4.out_of_range import explained
@@ -42,15 +42,18 @@ class Options:
             more time; None is about a million. A mask's tiles stay at least one block.
         tile: queries and keys of a tile of the GPU kernels; None takes those of a table.
         stages: tiles of keys that a GPU kernel loads ahead; None likewise.
+        tau: GPU kernels rescale a row's sums when its maximum has grown by more than this, in
+            powers of 2: from 0, always, to 15; None is 8. Results differ in rounding only.
     """
 
     scores_at_once: int | None = None
     tile: tuple[int, int] | None = None
     stages: int | None = None
+    tau: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no number of scores, no tile and no number of stages."""
-        n, stages = self.scores_at_once, self.stages
+        """Refuse what is no number of scores, no tile, no number of stages and no threshold."""
+        n, stages, tau = self.scores_at_once, self.stages, self.tau
         tile: Any = self.tile
         if n is not None and not (_is_count(n) and n >= 4096):
             raise ArgumentError(
@@ -75,10 +78,17 @@ class Options:
                 expected="an int, at least 1, or None",
                 rewrite="flexfa4.Options(stages=2)",
             )
+        if tau is not None and not (_is_number(tau) and 0 <= tau <= MOST_TAU):
+            raise ArgumentError(
+                name="tau",
+                found_value=describe(tau),
+                expected=f"a number from 0 to {MOST_TAU}, or None",
+                rewrite="flexfa4.Options(tau=0) to rescale always",
+            )
 
-    def for_op(self, backend: str) -> tuple[int | None, str, tuple[int, ...]]:
+    def for_op(self, backend: str) -> tuple[int | None, str, tuple[int, ...], float | None]:
         """Return what an op is told of a backend and these choices."""
-        return self.scores_at_once, backend, self.whole_tile
+        return self.scores_at_once, backend, self.whole_tile, self.tau
 
     @property
     def whole_tile(self) -> tuple[int, ...]:
@@ -90,6 +100,10 @@ class Options:
 
 def _is_count(n: Any) -> bool:
     return isinstance(n, int) and not isinstance(n, bool) and n >= 1
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, (int, float)) and not isinstance(x, bool)
 
 
 @overload
@@ -170,9 +184,11 @@ def attention(
         sink: ``(Hq,)``: a logit for each query head that joins the softmax's denominator (attention
             sink), unscaled, after `score_mod`; part of the log-sum-exp; learnable.
         return_lse: also return the log-sum-exp of each row's scores.
-        deterministic: the same bits on every run; always so, but for gradients off the CPU.
-        backend: "sm90" (kernels for H100 and H200), "flex" (torch's compiled FlexAttention), "cpu"
-            (torch code for any device), or "auto": the first that serves the call; off GPUs "cpu".
+        deterministic: the same bits on every run; always so, but for gradients off the CPU, which
+            it makes slower.
+        backend: "sm90" (kernels for H100, H200), "sm100" (for B200, B300; not launched yet),
+            "flex" (torch's compiled FlexAttention), "cpu" (torch code for any device), "emulator"
+            (runs GPU kernels on CPUs), or "auto": the first that serves the call; off GPUs "cpu".
         options: see `Options`.
 
     Returns:
@@ -204,25 +220,30 @@ def attention(
     check_flag("deterministic", deterministic)
     _check_options(options)
     factor = checked_scale(scale, query.shape[3])
-    score, needs_grad = None, frozenset[Buffer]()
-    if score_mod is not None:
-        check_mod("score_mod", score_mod, "score")
-        score = resolve(score_mod, "score")
-        if score.tensors:
-            needs_grad = _check_captures(score, query)
+    score, needs_grad = _resolved(score_mod, query)
     if needs_op(query, key, value, sink):
         from flexfa4.torch_op import calls
 
         tensors = calls.Tensors(query, key, value, sink)
         given = calls.mask_of(_mask_for_op(block_mask, query, key))
         how = (options or _NO_OPTIONS).for_op(backend)
-        return calls.run(tensors, captured(score), given, calls.Choices(scale, return_lse, *how))
+        told = calls.Choices(scale, return_lse, *how, deterministic=deterministic)
+        return calls.run(tensors, captured(score), given, told)
     mask = None if block_mask is None else _block_mask(block_mask, query, key)
     blocks = None if mask is None else mask.blocks_on(query.device)
-    chosen = choices_of(backend, options)
+    chosen = choices_of(backend, options, deterministic)
     request = Request(score, blocks, factor, needs_grad, return_lse, chosen)
     out, lse = _attended(request, Inputs(query, key, value, sink))
     return out if lse is None else (out, lse)
+
+
+def _resolved(score_mod: Any, query: torch.Tensor) -> tuple[BoundGraph | None, frozenset[Buffer]]:
+    """Return a score mod with its captures, and the buffers of it that need gradients."""
+    if score_mod is None:
+        return None, frozenset()
+    check_mod("score_mod", score_mod, "score")
+    score = resolve(score_mod, "score")
+    return score, _check_captures(score, query) if score.tensors else frozenset()
 
 
 def _attended(request: Request, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -241,11 +262,13 @@ def _check_options(options: Any) -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def choices_of(backend: str, options: Options | None) -> Choices:
+def choices_of(backend: str, options: Options | None, deterministic: bool = False) -> Choices:
     """Return how a call runs, as backends are told it."""
     options = options or _NO_OPTIONS
     rows, keys = options.tile or (None, None)
-    return Choices(backend, options.scores_at_once, Tile(rows, keys, options.stages))
+    tau = TAU if options.tau is None else float(options.tau)
+    tile = Tile(rows, keys, options.stages)
+    return Choices(backend, options.scores_at_once, tile, tau, deterministic)
 
 
 def _mask_for_op(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -36,10 +36,11 @@ from flexfa4.frontend.masks.solving.solved import Solved
 from flexfa4.frontend.masks.structure import Lines, MaskBlocks, analyse
 from flexfa4.frontend.tracing.forms import MaskLike
 from flexfa4.frontend.tracing.trace import TextMod, resolve
+from flexfa4.lru import LruCache
 from flexfa4.masks.copies import restored, state_of
 from flexfa4.masks.parts import Part, bound_part, part_of
 from flexfa4.masks.registry import register
-from flexfa4.masks.snapshot import Snapshot
+from flexfa4.masks.snapshot import Snapshot, number_key
 from flexfa4.masks.spec import (
     BLOCK_SIZE,
     READS,
@@ -492,6 +493,8 @@ def made(mask: Any, bound: BoundGraph, spec: Spec, device: torch.device) -> Bloc
 def found_blocks(bound: BoundGraph, spec: Spec, device: torch.device) -> MaskBlocks:
     """Return the blocks of a resolved mask; arguments have been checked.
 
+    Equal masks in closed form that capture no tensors share them, and what backends keep with them.
+
     Args:
         bound: the mask, with tensors that nobody changes.
         spec: what the blocks are for.
@@ -500,8 +503,18 @@ def found_blocks(bound: BoundGraph, spec: Spec, device: torch.device) -> MaskBlo
     Raises:
         OutOfRangeError: the mask reads a captured tensor outside its bounds.
     """
+    key = (bound.graph, tuple(map(number_key, bound.scalars)), spec, device)
+    found = None if bound.tensors else _EQUAL.get(key)
+    if found is not None:
+        return found
     space = spec.space(bound.graph)
     try:
-        return analyse(bound.graph, spec.values(bound, device), space, spec.block_size)
+        found = analyse(bound.graph, spec.values(bound, device), space, spec.block_size)
     except OutOfRangeError as error:
         raise explained(error, bound, spec.known_sizes, MaskOutOfRangeError) from None
+    if not bound.tensors and found.is_closed:
+        _EQUAL.put(key, found)
+    return found
+
+
+_EQUAL: Final[LruCache[MaskBlocks]] = LruCache(64)

@@ -35,7 +35,10 @@ from flexfa4.frontend.tracing.contract import SIGNATURES
 from flexfa4.torch_op.context import untraced
 
 DTYPES: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-BACKENDS: Final = ("auto", "cpu", "flex", "sm90")
+BACKENDS: Final = (
+    "auto", "cpu", "flex", "sm90", "sm100",
+    "emulator", "emulator:sm_90a", "emulator:sm_103a",
+)  # fmt: skip
 _CHECKED: set[tuple[Any, ...]] = set()
 _CHECKED_LIMIT: Final = 4096
 

@@ -24,12 +24,13 @@ from flexfa4.frontend.masks.solving.solve import Index, NotClosed, closed_form
 from flexfa4.frontend.tracing import trace
 from flexfa4.frontend.tracing.contract import check_kind
 from flexfa4.frontend.tracing.forms import MaskLike, ScoreLike
+from flexfa4.kernels.architectures import named
 from flexfa4.kernels.compile.errors import MissingCompilerPackageError
 from flexfa4.kernels.cpu.describe import describe_mask, describe_score, describe_use
 from flexfa4.kernels.flex.describe import describe_on_torch
+from flexfa4.kernels.forward.compiled import kernel_for
+from flexfa4.kernels.forward.describe import describe_kernel
 from flexfa4.kernels.refusal import Refusal
-from flexfa4.kernels.sm90.describe import describe_kernel, describe_plan
-from flexfa4.kernels.sm90.forward.compiled import kernel_for
 from flexfa4.masks.snapshot import tensor_identity
 
 Row = tuple[str, str]
@@ -101,8 +102,9 @@ def explain(
         mod: a score mod or mask (function, text or `Mod`), or a `BlockMask`, ours, `flexfa4.flex`'s
             or torch's.
         kind: "score" or "mask"; by default the number of parameters decides.
-        arch: also say how this architecture of GPUs runs it: ``"sm_90a"`` by a kernel, which is
-            compiled where CuTe-DSL is installed, others (``"sm_80"``) by torch's FlexAttention.
+        arch: also say how this architecture of GPUs runs it: ``"sm_90a"``, ``"sm_100a"`` and
+            ``"sm_103a"`` by a kernel, which is compiled where CuTe-DSL is installed, others
+            (``"sm_80"``) by torch's FlexAttention.
         head_dim: that it is for, see `flexfa4.compile`.
         dtype: likewise.
         heads: likewise.
@@ -174,9 +176,10 @@ def _kernel(
         yield "no kernel", f"{plan.found};\nserved: {plan.allowed}"
         yield from describe_on_torch(bound)
         return
-    yield from describe_plan(plan)
+    known = named(arch)
+    yield from known.describe(plan, arch)
     try:
-        yield from describe_kernel(kernel_for(plan))
+        yield from describe_kernel(known, kernel_for(known, plan, arch))
     except MissingCompilerPackageError as error:
         yield "not compiled", str(error).splitlines()[0]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -64,15 +64,42 @@ class Row:
 
 # Head dimensions meet all sizes; dtype and sink run through their four pairs on both axes.
 _CHOICES: Final = tuple(itertools.product(DTYPES, (False, True)))
-SAMPLE: Final = [
-    Row(VARIANTS[i * len(SIZES) + j], dims, size, *_CHOICES[(i + j) % len(_CHOICES)])
-    for (i, dims), (j, size) in itertools.product(enumerate(HEAD_DIMS), enumerate(SIZES))
-]
-ALL: Final = [
-    Row(case.name, dims, size, *_CHOICES[i % len(_CHOICES)])
-    for i, (case, dims) in enumerate(itertools.product(CASES, HEAD_DIMS))
-    for size in itertools.islice(itertools.cycle(SIZES), i % len(SIZES), i % len(SIZES) + 1)
-]
+
+
+def sample_of(head_dims: Sequence[tuple[int, int]]) -> list[Row]:
+    """Return trials of all `VARIANTS`, in which every pair of choices occurs.
+
+    Args:
+        head_dims: as many as there are variants for each of `SIZES`.
+    """
+    assert len(head_dims) * len(SIZES) == len(VARIANTS)
+    return [
+        Row(VARIANTS[i * len(SIZES) + j], dims, size, *_CHOICES[(i + j) % len(_CHOICES)])
+        for (i, dims), (j, size) in itertools.product(enumerate(head_dims), enumerate(SIZES))
+    ]
+
+
+def all_of(head_dims: Sequence[tuple[int, int]]) -> list[Row]:
+    """Return trials of the whole case table for all head dims; sizes alternate."""
+    return [
+        Row(case.name, dims, size, *_CHOICES[i % len(_CHOICES)])
+        for i, (case, dims) in enumerate(itertools.product(CASES, head_dims))
+        for size in itertools.islice(itertools.cycle(SIZES), i % len(SIZES), i % len(SIZES) + 1)
+    ]
+
+
+def pairs_missing(rows: Sequence[Row]) -> set[str]:
+    """Return which pairs of choices do not occur together in any of some trials."""
+    missing = set()
+    for pair in itertools.combinations(("head_dims", "size", "dtype", "sink"), 2):
+        values = [{getattr(row, name) for row in rows} for name in pair]
+        met = {tuple(getattr(row, name) for name in pair) for row in rows}
+        missing |= {f"{pair}: {one}" for one in set(itertools.product(*values)) - met}
+    return missing
+
+
+SAMPLE: Final = sample_of(HEAD_DIMS)
+ALL: Final = all_of(HEAD_DIMS)
 
 
 def attend_with(backend: str, device: str = "cpu") -> Attend:

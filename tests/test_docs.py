@@ -133,9 +133,12 @@ def unmapped(package: Path) -> list[str]:
         "kernels/cpu",
         "kernels/emit",
         "kernels/flex",
+        "kernels/forward",
         "kernels/launch",
         "kernels/sm90",
         "kernels/sm90/forward",
+        "kernels/sm100",
+        "kernels/sm100/forward",
         "primitives",
     ],
 )

@@ -17,7 +17,7 @@ from typing import Any
 import h200
 import pytest
 import torch
-from hopper import cases, first_calls, jobs, order, pictures, report, speed, timing
+from hopper import cases, first_calls, jobs, order, pictures, report, speed, timing, varlen
 from hopper.cases import Case
 from hopper.correctness import expected, slices, verdict
 from hopper.providers import OURS, PROVIDERS, Prepared, Problem
@@ -208,6 +208,36 @@ def test_a_provider_that_fails_or_is_wrong_is_reported_and_not_timed(
     assert (said.peer, said.ratio.median, report.met(row, said)) == ("Flex Triton", 1.0, "must")
 
 
+# ---- variable lengths ----------------------------------------------------------------------------
+
+
+def packed(job: str, monkeypatch: pytest.MonkeyPatch) -> varlen.Packed:
+    """Return the sequences of a job, small."""
+    monkeypatch.setattr(varlen, "LENGTHS", {"few": [70, 3, 40]})
+    for name, number in (("HEADS", 2), ("KV_HEADS", 1), ("DIM", 16)):
+        monkeypatch.setattr(varlen, name, number)
+    return varlen.Packed.of(job, CPU)
+
+
+@pytest.mark.parametrize("job", ["few-full", "few-causal"])
+def test_what_is_compared_computes_the_same_and_what_is_wrong_is_told(
+    job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = packed(job, monkeypatch)
+    monkeypatch.setattr(varlen, "BACKEND", "cpu")
+    for provider in (varlen.ours, varlen.known):
+        out = provider(given)()
+        assert varlen.off(given, out) is None
+        out[72] += 1
+        assert varlen.off(given, out) == pytest.approx(1, abs=0.1)
+
+
+def test_the_lengths_of_every_job_are_about_as_many_tokens() -> None:
+    for name, lengths in varlen.LENGTHS.items():
+        assert min(lengths) > 0 and abs(sum(lengths) / varlen.TOKENS - 1) < 0.05, name
+    assert {job.rpartition("-")[0] for job in varlen.JOBS} == set(varlen.LENGTHS)
+
+
 # ---- orders of work ------------------------------------------------------------------------------
 
 
@@ -266,8 +296,15 @@ def results() -> report.Results:
         speed_row(causal, {OURS: fast, "flash-attn-4": slow, "cuDNN": slower}),
         speed_row(window, {OURS: slow, "flash-attn-4": fast, "Flex FLASH": "no kernel"}),
         *(speed_row(case, {OURS: fast, "cuDNN": slow}) for case in paper),
+        {"job": "varlen-equal-full", "group": "varlen", "run": 0, "lengths": "equal-full",
+         "sequences": 32, "tokens": 65536, "tflop": 1.1, "providers": {
+             OURS: {"ms": fast}, "flash-attn-4": {"ms": slow}, "known lengths": {"failed": "no"},
+             "the table alone": {"ms": [0.004, 0.004, 0.0044]}}},
         {"job": "order-mha-8k", "group": "order", "run": 0, "order": "mha-8k",
          "shape": SMALL.__dict__, "ms": {"longest first": fast, "natural": slow}},
+        {"job": "order-gqa-8k", "group": "order", "run": 0, "order": "gqa-8k",
+         "shape": SMALL.__dict__,
+         "ms": {"longest first": fast, "natural": fast, "a block for each": slow}},
         {"job": "first-call-flexfa4", "group": "first-call", "run": 0, "provider": OURS,
          "empty": {"import_s": 0.1, "first_s": 3.0, "another_s": 2.0}, "disk": {"failed": "lost"}},
         {"job": "host-causal", "group": "host", "run": 0, "variant": "causal", "limit_us": 40.0,
@@ -308,7 +345,14 @@ def test_the_report_compares_with_the_best_peer_round_by_round() -> None:
 
 def test_the_report_shows_every_other_measurement_and_whether_it_is_within_its_limit() -> None:
     text = shown(results())
-    assert line_of(text, "mha-8k")[-1].startswith("+10.0%")
+    (_, _, _, _, gain, alone, whole) = line_of(text, "mha-8k")
+    assert gain.startswith("+10.0%") and (alone, whole) == ("", "")
+    *_, alone, whole = line_of(text, "gqa-8k")
+    assert alone == "2.200" and whole.startswith("+10.0%")
+    varlen = line_of(text, "equal-full")
+    assert varlen[:3] == ["equal-full", "32", "65536"]
+    assert varlen[5:] == ["1.100 ±0.000", "fails", "4.0", "0.2%"]
+    assert "varlen-equal-full, known lengths: no" in text
     first = line_of(text, "new variant: yes, disk: no")
     assert first[1:6] == ["3.00", "0.10", "2.00", "fails", "fails"]
     assert "first-call-flexfa4, disk: lost" in text

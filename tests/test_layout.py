@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import subprocess
 import sys
@@ -17,7 +18,7 @@ LEAVES = ("flexfa4.errors", "flexfa4.config", "flexfa4.counters")
 # Each layer: the folder that holds it, and the packages its modules may import.
 FRONTEND = ("flexfa4.frontend", *LEAVES)
 PRIMITIVES = ("flexfa4.primitives", *FRONTEND)
-KERNELS = ("flexfa4.kernels", *PRIMITIVES)
+KERNELS = ("flexfa4.kernels", "flexfa4.emulator", *PRIMITIVES)
 LAYERS = {
     "frontend": FRONTEND,
     "primitives": PRIMITIVES,
@@ -28,6 +29,7 @@ LAYERS = {
 FRONT_OF_KERNELS = (
     "flexfa4/ahead_of_time.py",
     "flexfa4/api.py",
+    "flexfa4/device_lengths.py",
     "flexfa4/report.py",
     "flexfa4/torch_op/ops.py",
 )
@@ -103,6 +105,21 @@ def test_tracing_loads_neither_gpu_nor_drawing_packages() -> None:
         "flexfa4.trace(lambda score, b, h, q_idx, kv_idx: score + (kv_idx - q_idx))\n"
         "print(*[m for m in ('cutlass', 'triton', 'matplotlib', 'rich') if m in sys.modules])"
     )
+    assert run_python(code) == ""
+
+
+def test_the_way_to_a_first_call_loads_no_backend_and_no_compiler() -> None:
+    # a process that finds its kernel on disk is to answer at once
+    late = [
+        f"flexfa4.kernels.{name}"
+        for name in (
+            "compile.compiler", "cpu.function", "emit.cost", "flex.function",
+            "sm90.backward.function", "sm90.model", "sm100.tuning", "varlen.call",
+        )
+    ]  # fmt: skip
+    for name in late:
+        assert importlib.util.find_spec(name), name
+    code = f"import flexfa4, sys; flexfa4.attention; print(*set({late}) & set(sys.modules))"
     assert run_python(code) == ""
 
 

@@ -27,7 +27,7 @@ MAX_LINES_ELSEWHERE = 600
 MAX_PARAMETERS = 12
 # public functions with more parameters: how many, and what they are
 MORE_PARAMETERS = {
-    "attention_varlen": (13, "those of attention, and where sequences end"),
+    "flexfa4/varlen.py: attention_varlen": (13, "those of attention, and where sequences end"),
 }
 DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc"}
 # spelled apart, for this file follows the rule too
@@ -87,7 +87,8 @@ def parameter_count(module: Module) -> Iterator[str]:
         a = function.args
         names = [each.arg for each in (*a.posonlyargs, *a.args, *a.kwonlyargs)]
         count = len(names) - (names[:1] in (["self"], ["cls"]))  # which no caller passes
-        most, _ = MORE_PARAMETERS.get(function.name, (MAX_PARAMETERS, ""))
+        name = f"{module.path.as_posix()}: {function.name}"
+        most, _ = MORE_PARAMETERS.get(name, (MAX_PARAMETERS, ""))
         if count > most:
             yield f"line {function.lineno}: {function.name} takes {count} parameters"
 

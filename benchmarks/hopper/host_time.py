@@ -1,7 +1,8 @@
 """What the host does: microseconds of a repeated small call, and the making of masks.
 
 *Repeated*: calls of a problem so small that the device waits for the host, made one after the other
-without waiting for their results; providers alternate and the least mean of a round counts.
+without waiting for their results; providers alternate and the least mean of a round counts.  With
+gradients, a call is a forward and a backward pass.
 
 *Masks*: the time of a first call with a mask that is new, kernels being compiled, beyond that of a
 repeated one; beside it torch's ``create_block_mask``, eager, for the same mask.
@@ -19,7 +20,7 @@ from typing import Any, Final
 
 import torch
 from hopper.cases import Case
-from hopper.providers import BACKEND, OURS, PROVIDERS, Prepared, Problem
+from hopper.providers import BACKEND, OURS, PROVIDERS, Prepared, Problem, first_of
 from hopper.speed import in_a_line
 from hopper.timing import Call, synchronize
 from hopper.variants import Mod, Shape, causal_mask
@@ -28,6 +29,8 @@ import flexfa4
 
 REPEATED_MOST_US: Final = 40.0
 """What a repeated call may take of the host."""
+TRAINED_MOST_US: Final = 120.0
+"""What it may take with the gradients of its inputs."""
 MASK_MOST_MS: Final = 10.0
 """What the making of a mask may take inside the first call."""
 
@@ -47,9 +50,10 @@ def sdpa(problem: Problem) -> Prepared | None:
     return Prepared(lambda: attend(problem.q, problem.k, problem.v, **given))
 
 
-def repeated(variant: str, device: torch.device) -> dict[str, Any]:
-    """Return microseconds of a repeated small call by each provider."""
+def repeated(variant: str, device: torch.device, *, gradients: bool = False) -> dict[str, Any]:
+    """Return microseconds of a repeated small call by each provider, with gradients or without."""
     torch._dynamo.reset()
+    torch._functorch.config.donated_buffer = False
     problem = Problem.of(Case(f"repeated-{variant}", "host", variant, _SMALL), device)
     providers = {**PROVIDERS, "SDPA": sdpa}
     del providers["cuDNN"]
@@ -57,10 +61,11 @@ def repeated(variant: str, device: torch.device) -> dict[str, Any]:
     calls: dict[str, Call] = {}
     for name, prepare in providers.items():
         try:
-            prepared = prepare(problem)
-            if prepared is not None:
-                prepared.call()
-                calls[name] = prepared.call
+            prepared = prepare(problem.apart())
+            if prepared is not None and (prepared.inputs or not gradients):
+                call = trained(prepared) if gradients else prepared.call
+                call()
+                calls[name] = call
         except Exception as error:  # of whatever kind: peers are not ours
             found[name] = {"failed": in_a_line(error)}
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -68,7 +73,17 @@ def repeated(variant: str, device: torch.device) -> dict[str, Any]:
         for name, call in calls.items():
             times[name].append(_microseconds(call, device))
     found |= {name: {"us": min(each), "all_us": each} for name, each in times.items()}
-    return {"variant": variant, "limit_us": REPEATED_MOST_US, "providers": found}
+    named = f"{variant}, with gradients" if gradients else variant
+    limit = TRAINED_MOST_US if gradients else REPEATED_MOST_US
+    return {"variant": named, "limit_us": limit, "providers": found}
+
+
+def trained(prepared: Prepared) -> Call:
+    """Return a provider's forward pass and the gradients of its inputs, as one call."""
+    for tensor in prepared.inputs:
+        tensor.requires_grad_()
+    do = torch.ones_like(first_of(prepared.call()))
+    return lambda: torch.autograd.grad(first_of(prepared.call()), prepared.inputs, do)
 
 
 def _microseconds(call: Call, device: torch.device) -> float:

@@ -7,13 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hopper import first_calls, host_time, order, speed
+from hopper import backward, first_calls, host_time, order, speed, varlen
+from hopper.backward import BackwardCase
 from hopper.cases import Case, cases
 from hopper.speed import Bench
 
-EVERYTHING: Final = ("table", "paper", "order", "first-call", "host", "masks")
+EVERYTHING: Final = (
+    "table", "paper", "backward", "varlen", "order", "first-call", "host", "masks",
+)  # fmt: skip
 """The groups, in the order in which they are run."""
-DEFAULT: Final = ("table", "order", "first-call", "host", "masks")
+DEFAULT: Final = ("table", "backward", "varlen", "order", "first-call", "host", "masks")
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,12 @@ class Job:
 def jobs() -> dict[str, Job]:
     """Return all jobs by name."""
     found = [Job(c.name, c.group, _case(c)) for c in cases().values()]
+    found += [Job(c.case.name, "backward", _backward(c), 60.0) for c in backward.cases().values()]
+    found += [Job(f"varlen-{name}", "varlen", _varlen(name)) for name in varlen.JOBS]
     found += [Job(f"order-{name}", "order", _order(name)) for name in order.SHAPES]
     found += [Job(_slug(name), "first-call", _first(name), 80.0) for name in first_calls.SCRIPTS]
     found += [Job(f"host-{name}", "host", _repeated(name)) for name in host_time.REPEATED]
+    found += [Job(f"host-gradients-{n}", "host", _repeated(n, True)) for n in host_time.REPEATED]
     found += [Job(f"masks-{name}", "masks", _masks(name)) for name in host_time.MAKERS]
     found.sort(key=lambda job: EVERYTHING.index(job.group))
     return {job.name: job for job in found}
@@ -69,6 +75,14 @@ def _case(case: Case) -> Callable[[Bench, float], dict[str, Any]]:
     return lambda bench, seconds: speed.measured(case, bench)
 
 
+def _varlen(name: str) -> Callable[[Bench, float], dict[str, Any]]:
+    return lambda bench, seconds: varlen.measured(name, bench)
+
+
+def _backward(case: BackwardCase) -> Callable[[Bench, float], dict[str, Any]]:
+    return lambda bench, seconds: backward.measured(case, bench)
+
+
 def _order(name: str) -> Callable[[Bench, float], dict[str, Any]]:
     return lambda bench, seconds: order.measured(name, bench)
 
@@ -77,8 +91,8 @@ def _first(provider: str) -> Callable[[Bench, float], dict[str, Any]]:
     return lambda bench, seconds: first_calls.measured(provider, seconds)
 
 
-def _repeated(variant: str) -> Callable[[Bench, float], dict[str, Any]]:
-    return lambda bench, seconds: host_time.repeated(variant, bench.device)
+def _repeated(variant: str, gradients: bool = False) -> Callable[[Bench, float], dict[str, Any]]:
+    return lambda bench, seconds: host_time.repeated(variant, bench.device, gradients=gradients)
 
 
 def _masks(name: str) -> Callable[[Bench, float], dict[str, Any]]:

@@ -1,28 +1,34 @@
 """Orders of work compared: longest tiles first by sections of heads, against the natural order.
 
-The order is numbers that the forward kernel is given, so the same compiled kernel runs them all: an
+The order is numbers that the forward kernel is given, so the same compiled kernel runs both: an
 executor that stands in for the device changes them on the way.  Under a causal mask the last
 queries have the most work; the natural order comes to them last, and goes through the heads one
-by one.
+by one.  Beside them stands the first order with a block for each tile, which the hardware hands
+out: what blocks that stay and fetch their work gain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import torch
 from hopper.cases import Case
 from hopper.correctness import expected, verdict
-from hopper.providers import OURS, PROVIDERS, Problem
+from hopper.providers import BACKEND, OURS, PROVIDERS, Problem
 from hopper.speed import Bench
 from hopper.timing import Call, interleaved
 from hopper.variants import Shape
 
+import flexfa4
+from flexfa4.kernels.architectures import architecture
 from flexfa4.kernels.compile.compiled_kernel import CompiledKernel, Dim3
+from flexfa4.kernels.forward.call import PlannedCall
+from flexfa4.kernels.forward.function import launched, planned
 from flexfa4.kernels.launch.executor import Executor, cuda_executor
-from flexfa4.kernels.launch.target import Target, standing_in
+from flexfa4.kernels.launch.target import Target, standing_in, target_of
+from flexfa4.kernels.request import Inputs, Request
 from flexfa4.primitives.scheduler import NUMBERS, Sections, Work
 
 SHAPES: Final = {
@@ -74,7 +80,11 @@ def measured(name: str, bench: Bench) -> dict[str, Any]:
     """Return the times of both orders of a causal call."""
     problem = Problem.of(Case(f"order-{name}", "order", "causal", SHAPES[name]), bench.device)
     right = expected(problem)
-    calls = {"longest first": attention(problem), "natural": in_natural_order(problem)}
+    calls = {
+        "longest first": attention(problem),
+        "natural": in_natural_order(problem),
+        "a block for each": with_a_block_for_each(problem),
+    }
     for order, call in calls.items():
         said = verdict(call(), right)
         if not said.right:
@@ -105,3 +115,19 @@ def in_natural_order(problem: Problem) -> Call:
             return call()
 
     return run
+
+
+def with_a_block_for_each(problem: Problem) -> Call:
+    """Return the call by a kernel whose blocks work on one tile of queries each."""
+    q, k, v, mask = problem.q, problem.k, problem.v, problem.mods.mask
+    assert mask is not None
+    made = flexfa4.create_block_mask(mask, q_len=q.shape[2], kv_len=k.shape[2], device=q.device)
+    request = Request(None, made.blocks_on(q.device), q.shape[3] ** -0.5, frozenset(), False)
+    inputs, target = Inputs(q, k, v, None), target_of(q.device)
+    assert target is not None
+    known = architecture(BACKEND)
+    call = planned(known, request, inputs, False, known.name_of(target.capability))
+    assert isinstance(call, PlannedCall)
+    call = replace(call, plan=replace(call.plan, fetched=False))
+    ready = launched(call, request, inputs, target)
+    return lambda: ready.forward(request, inputs)[0]

@@ -22,11 +22,13 @@ from hopper.variants import VARIANTS, Shape
 import flexfa4
 from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.tracing.trace import resolve
+from flexfa4.kernels.architectures import architecture
+from flexfa4.kernels.forward.function import planned
+from flexfa4.kernels.forward.model import Fitted, Visited, items_of
 from flexfa4.kernels.refusal import Refusal
 from flexfa4.kernels.request import Inputs, Request
 from flexfa4.kernels.sm90 import model
 from flexfa4.kernels.sm90.forward.plan import ForwardPlan
-from flexfa4.kernels.sm90.function import planned
 
 _CPU: Final = torch.device("cpu")
 _SMALL: Final = Shape(1, 1, 1, 1, 16, 16)
@@ -42,9 +44,9 @@ class Launch:
     """
 
     plan: ForwardPlan
-    items: tuple[model.Visited, ...]
+    items: tuple[Visited, ...]
 
-    def milliseconds(self, fitted: model.Fitted = model.FITTED) -> float:
+    def milliseconds(self, fitted: Fitted = model.FITTED) -> float:
         """Return the time that the model predicts."""
         return model.seconds(self.plan, self.items, fitted) * 1e3
 
@@ -84,9 +86,10 @@ def launch_of(name: str) -> Launch:
     inputs = Inputs(q, k, v, None)
     score, blocks = _mods(case)
     request = Request(score, blocks, shape.dim**-0.5, frozenset(), False)
-    call = planned(request, inputs, False)
+    call = planned(architecture("sm90"), request, inputs, False, "sm_90a")
     assert call is not None and not isinstance(call, Refusal)
-    return Launch(call.plan, tuple(model.items_of(call, blocks, inputs.sizes)))
+    assert isinstance(call.plan, ForwardPlan)
+    return Launch(call.plan, tuple(items_of(call, blocks, inputs.sizes)))
 
 
 def _mods(case: Case) -> tuple[Any, MaskBlocks | None]:
@@ -135,9 +138,7 @@ def measured_ms(results: dict[str, Any]) -> dict[str, tuple[int, float]]:
     }
 
 
-def comparisons(
-    results: dict[str, Any], fitted: model.Fitted = model.FITTED
-) -> Iterator[Comparison]:
+def comparisons(results: dict[str, Any], fitted: Fitted = model.FITTED) -> Iterator[Comparison]:
     """Yield the comparison of each case with another one of its run, but for the first of each."""
     times = measured_ms(results)
     for name, (run, ms) in times.items():
@@ -155,7 +156,7 @@ def comparisons(
 _STEPS: Final = (1.05, 1.02, 1.005)
 
 
-def fitted(measured: dict[str, tuple[int, float]]) -> model.Fitted:
+def fitted(measured: dict[str, tuple[int, float]]) -> Fitted:
     """Return the constants with which the model is least off.
 
     That is the sum of squares of logarithms of predicted over measured times, by steps along each
@@ -180,7 +181,7 @@ def fitted(measured: dict[str, tuple[int, float]]) -> model.Fitted:
     return best
 
 
-def _misfit(times: dict[str, float], constants: model.Fitted) -> float:
+def _misfit(times: dict[str, float], constants: Fitted) -> float:
     return sum(
         math.log(launch_of(name).milliseconds(constants) / ms) ** 2 for name, ms in times.items()
     )

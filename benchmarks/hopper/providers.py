@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -53,6 +53,11 @@ class Problem:
         )  # fmt: skip
         return cls(case, q, k, v, VARIANTS[case.variant].make(shape, device))
 
+    def apart(self) -> Problem:
+        """Return the same values in tensors of which nothing is recorded."""
+        q, k, v = (t.detach() for t in (self.q, self.k, self.v))
+        return replace(self, q=q, k=k, v=v)
+
     @property
     def grouped(self) -> bool:
         """Whether query heads share key heads."""
@@ -65,11 +70,13 @@ class Prepared:
 
     Attributes:
         call: computes the output.
-        view: shows a result as ``(B, H, S, Dv)``.
+        view: shows a result, or something of its form, as ``(B, H, S, Dv)``.
+        inputs: q, k and v in the provider's own layout, which `view` shows, too.
     """
 
     call: Callable[[], Any]
     view: Callable[[Any], torch.Tensor] = lambda out: out
+    inputs: tuple[torch.Tensor, ...] = ()
 
 
 OURS: Final = "FlexFA4"
@@ -79,13 +86,20 @@ BACKEND: Final = "sm90"
 Provider = Callable[[Problem], "Prepared | None"]
 
 
-def ours(problem: Problem) -> Prepared:
+def ours(problem: Problem, *, deterministic: bool = False) -> Prepared:
     """Return the call of this project."""
     q, k, v, mods = problem.q, problem.k, problem.v, problem.mods
     return Prepared(
         lambda: flexfa4.attention(
-            q, k, v, score_mod=mods.score, block_mask=mods.mask, backend=BACKEND
-        )
+            q,
+            k,
+            v,
+            score_mod=mods.score,
+            block_mask=mods.mask,
+            deterministic=deterministic,
+            backend=BACKEND,
+        ),
+        inputs=(q, k, v),
     )
 
 
@@ -100,12 +114,14 @@ def flash_attn(problem: Problem) -> Prepared | None:
     if mods.documents is None:
         given = mods.flash
         return Prepared(
-            lambda: flash_attn_func(q, k, v, **given), lambda out: _first(out).transpose(1, 2)
+            lambda: flash_attn_func(q, k, v, **given),
+            lambda out: first_of(out).transpose(1, 2),
+            (q, k, v),
         )
     lengths = list(itertools.chain.from_iterable(mods.documents))
     begins = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=q.device)
     longest = max(lengths)
-    packed = [t.flatten(0, 1) for t in (q, k, v)]
+    packed = tuple(t.flatten(0, 1) for t in (q, k, v))
 
     def call() -> Any:
         return flash_attn_varlen_func(
@@ -118,11 +134,13 @@ def flash_attn(problem: Problem) -> Prepared | None:
         )
 
     return Prepared(
-        call, lambda out: _first(out).unflatten(0, (shape.batch, shape.length)).transpose(1, 2)
+        call,
+        lambda out: first_of(out).unflatten(0, (shape.batch, shape.length)).transpose(1, 2),
+        packed,
     )
 
 
-def _first(result: Any) -> torch.Tensor:
+def first_of(result: Any) -> torch.Tensor:
     """Return the output of what may also return the log-sum-exp."""
     out: torch.Tensor = result[0] if isinstance(result, tuple) else result
     return out
@@ -142,7 +160,9 @@ def flex(options: dict[str, Any] | None) -> Provider:
             sizes = (batch, None, shape.length, shape.length)
             mask = create_block_mask(mods.mask, *sizes, device=q.device)
         given = {"score_mod": mods.score, "block_mask": mask, "kernel_options": options}
-        return Prepared(lambda: compiled(q, k, v, enable_gqa=problem.grouped, **given))
+        return Prepared(
+            lambda: compiled(q, k, v, enable_gqa=problem.grouped, **given), inputs=(q, k, v)
+        )
 
     return prepare
 
@@ -161,7 +181,7 @@ def cudnn(problem: Problem) -> Prepared | None:
                 q, k, v, enable_gqa=problem.grouped, **given
             )
 
-    return Prepared(call)
+    return Prepared(call, inputs=(q, k, v))
 
 
 PROVIDERS: Final[dict[str, Provider]] = {

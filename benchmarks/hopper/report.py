@@ -15,14 +15,19 @@ from typing import Any, Final
 from hopper.first_calls import FIRST_MOST_S, FROM_DISK_MOST_S
 from hopper.providers import OURS, PROVIDERS
 from hopper.timing import Summary, ratios, summary
+from hopper.varlen import FLASH, KNOWN, TABLE
 from rich.console import Console
 from rich.table import Table
 
 Row = dict[str, Any]
 Results = dict[str, Any]
 
-SPEED: Final = ("table", "paper")
-"""Groups of rows that are cases."""
+SPEED: Final = {
+    "table": "Forward, TFLOPS",
+    "paper": "The paper's grid, TFLOPS",
+    "backward": "Backward, TFLOPS",
+}
+"""Groups of rows that are cases, with the titles of their tables."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +105,9 @@ def circumstances(run: Row) -> str:
 
 def tables(results: Results) -> Iterator[Table]:
     """Yield a table for each kind of rows."""
-    for group, title in zip(SPEED, ("Forward, TFLOPS", "The paper's grid, TFLOPS"), strict=True):
+    for group, title in SPEED.items():
         yield speed_table(of_group(results, group), title)
+    yield varlen_table(of_group(results, "varlen"))
     yield order_table(of_group(results, "order"))
     yield first_call_table(of_group(results, "first-call"))
     yield repeated_table(of_group(results, "host"))
@@ -110,7 +116,8 @@ def tables(results: Results) -> Iterator[Table]:
 
 def speed_table(rows: list[Row], title: str) -> Table:
     """Return the table of some cases."""
-    shown = [name for name in PROVIDERS if any(name in row["providers"] for row in rows)]
+    shown = list(dict.fromkeys(name for row in rows for name in row["providers"]))
+    shown.sort(key=lambda name: list(PROVIDERS).index(name) if name in PROVIDERS else 99)
     table = Table(
         "case", "shape", *shown, "best peer", "ratio", "must", "aim", "met", "ceiling", title=title
     )
@@ -163,20 +170,46 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:g}"
 
 
+def varlen_table(rows: list[Row]) -> Table:
+    """Return the table of sequences of different lengths."""
+    table = Table(
+        "lengths", "sequences", "tokens", f"{OURS} TFLOPS", FLASH, "ratio", KNOWN,
+        f"{TABLE} us", "of the call", title="Variable lengths",
+    )  # fmt: skip
+    for row in rows:
+        found = row["providers"]
+        times = {name: each["ms"] for name, each in found.items() if "ms" in each}
+        mine, theirs, alone = (times.get(name) for name in (OURS, FLASH, TABLE))
+        ratio = summary(ratios(theirs, mine)) if mine and theirs else None
+        part = summary(ratios(alone, mine)).median if mine and alone else None
+        table.add_row(
+            row["lengths"], str(row["sequences"]), str(row["tokens"]),
+            _speed(row, OURS), _speed(row, FLASH),
+            "" if ratio is None else f"{ratio.median:.3f} ±{ratio.median * ratio.spread / 2:.3f}",
+            _speed(row, KNOWN),
+            "" if alone is None else f"{summary(alone).median * 1e3:.1f}",
+            "" if part is None else f"{part:.1%}",
+        )  # fmt: skip
+    return table
+
+
 def order_table(rows: list[Row]) -> Table:
     """Return the table of orders of work."""
     table = Table(
-        "causal", "shape", "longest first ms", "natural ms", "gain",
+        "causal", "shape", "longest first ms", "natural ms", "gain", "a block for each ms", "gain",
         title="Orders of work (in the FlashAttention-4 paper: 4-8 % MHA, 7-14 % MQA of 8 heads)",
     )  # fmt: skip
     for row in rows:
-        best, natural = row["ms"]["longest first"], row["ms"]["natural"]
-        gain = summary(ratios(natural, best))
-        table.add_row(
-            row["order"], shape_text(row["shape"]),
-            f"{summary(best).median:.3f}", f"{summary(natural).median:.3f}",
-            f"{gain.median - 1:+.1%} ±{gain.median * gain.spread / 2:.1%}",
-        )  # fmt: skip
+        best, cells = row["ms"]["longest first"], []
+        for name in ("natural", "a block for each"):
+            times = row["ms"].get(name)
+            if times is None:  # of a run that did not have it
+                cells += ["", ""]
+                continue
+            gain = summary(ratios(times, best))
+            shown = f"{gain.median - 1:+.1%} ±{gain.median * gain.spread / 2:.1%}"
+            cells += [f"{summary(times).median:.3f}", shown]
+        table.add_row(row["order"], shape_text(row["shape"]), f"{summary(best).median:.3f}", *cells)
     return table
 
 

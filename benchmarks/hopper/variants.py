@@ -39,6 +39,10 @@ class Shape:
         """
         return 2 * visible * self.heads * (self.dim + self.value_dim)
 
+    def backward_flops(self, visible: int) -> int:
+        """Return those of the five products of the backward pass, the scores again among them."""
+        return 2 * visible * self.heads * (3 * self.dim + 2 * self.value_dim)
+
 
 @dataclass(frozen=True)
 class Mods:
@@ -51,6 +55,7 @@ class Mods:
         flash: keyword arguments of ``flash_attn_func`` that mean the same; None where none do.
         documents: lengths of the documents of each batch entry, for ``flash_attn_varlen_func``.
         sdpa: keyword arguments of ``scaled_dot_product_attention``; None where none do.
+        learnable: tensors of the score mod that a model could learn.
     """
 
     score: Mod | None = None
@@ -59,6 +64,7 @@ class Mods:
     flash: dict[str, Any] | None = None
     documents: list[list[int]] | None = None
     sdpa: dict[str, Any] | None = None
+    learnable: tuple[torch.Tensor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -171,7 +177,7 @@ def alibi() -> Variant:
         def score(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
             return score + slopes[h] * (kv_idx - q_idx)
 
-        return Mods(score=score, mask=causal_mask)
+        return Mods(score=score, mask=causal_mask, learnable=(slopes,))
 
     return Variant(make, causal_scores)
 
@@ -186,7 +192,7 @@ def key_bias() -> Variant:
         def score(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
             return score + bias[h, kv_idx]
 
-        return Mods(score=score)
+        return Mods(score=score, learnable=(bias,))
 
     return Variant(make, all_scores)
 
@@ -231,7 +237,7 @@ def t5(buckets: int, max_distance: int) -> Variant:
         def score(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
             return score + table[bucket[(q_idx - kv_idx).clamp(min=0)], h]
 
-        return Mods(score=score, mask=causal_mask)
+        return Mods(score=score, mask=causal_mask, learnable=(table,))
 
     return Variant(make, causal_scores)
 

@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument(
         "--heads", type=int, default=NUM_HEADS, metavar="N", help="query heads (8)"
     )
-    explain.add_argument("--arch", help="also explain its GPU kernel for sm_90a")
+    explain.add_argument("--arch", help="also explain its kernel for sm_90a, sm_100a or sm_103a")
     compile.add_tensors(explain)
     explain.set_defaults(command=_explain)
 

@@ -52,7 +52,7 @@ def add_to(commands: Any, add_mod: Callable[[argparse.ArgumentParser], None]) ->
     command.add_argument("--scale", type=float, help="of scores (1/sqrt(head dimension))")
     command.add_argument("--sink", action="store_true", help="with a sink for each head")
     command.add_argument("--lse", action="store_true", help="with lse, which gradients need")
-    command.add_argument("--arch", default="sm_90a", help="of the GPU (sm_90a)")
+    command.add_argument("--arch", default="sm_90a", help="sm_90a (default), sm_100a or sm_103a")
     command.add_argument("--out", type=Path, metavar="FOLDER", help="where to keep it (the cache)")
     command.set_defaults(command=run)
 

@@ -19,7 +19,10 @@ from flexfa4.emulator.native.build import Build, core_folder
 from flexfa4.emulator.native.compiler import find_compiler
 
 # Compute capability of a GPU -> the backend with kernels for it.
-KERNELS = {(9, 0): "sm90"}
+KERNELS = {(9, 0): "sm90", (10, 0): "sm100", (10, 3): "sm100"}
+
+# Backends whose kernels have run in the emulator only: auto does not take them.
+UNTRIED = ("sm100",)
 
 COMPILER = "nvidia-cutlass-dsl"
 _ABSENT = "not installed"
@@ -84,6 +87,9 @@ def describe_gpu(name: str, product: str, capability: tuple[int, int]) -> Findin
     if _version(COMPILER) == _ABSENT:
         why = "compiling kernels takes CuTe-DSL: pip install 'flexfa4[gpu]'"
         return Finding(name, False, found, f"{why}; those in the cache of kernels run")
+    if backend in UNTRIED:
+        note = f'the kernels of backend="{backend}" are for it, but have run in the emulator only'
+        return Finding(name, True, found, note)
     note = f'the kernels of backend="{backend}" run here; gradients are the CPU backend\'s'
     return Finding(name, True, found, note)
 

@@ -24,7 +24,8 @@ from flexfa4.torch_op.context import untraced
 SCHEMA: Final = (
     "Tensor query, Tensor key, Tensor value, Tensor? sink, Tensor? kinds, Tensor[] tensors,"
     " SymInt[] ints, Tensor? floats, str score, str mask, float? scale, SymInt[] block_size,"
-    " SymInt[] made_for, SymInt? scores_at_once, str backend, SymInt[] tile"
+    " SymInt[] made_for, SymInt? scores_at_once, str backend, SymInt[] tile, float? tau,"
+    " bool deterministic"
 )
 
 
@@ -48,6 +49,8 @@ class Arguments(NamedTuple):
         scores_at_once: see `flexfa4.Options`.
         backend: see `flexfa4.attention`.
         tile: rows, keys and stages of `flexfa4.Options`, 0 where none is chosen; empty for none.
+        tau: see `flexfa4.Options`.
+        deterministic: see `flexfa4.attention`.
     """
 
     query: Any
@@ -66,6 +69,8 @@ class Arguments(NamedTuple):
     scores_at_once: Any
     backend: Any
     tile: Any
+    tau: Any
+    deterministic: Any
 
     def partition(self) -> tuple[Arguments, tuple[torch.Tensor | None, ...]]:
         """Return the arguments without their tensors, and these: autograd keeps them apart."""

@@ -50,6 +50,8 @@ class Choices:
         scores_at_once: see `flexfa4.Options`.
         backend: see `flexfa4.attention`.
         tile: see `arguments.Arguments`.
+        tau: see `flexfa4.Options`.
+        deterministic: see `flexfa4.attention`.
         scale_varies: `scale` is a symbolic number, whose changes must not compile anew.
     """
 
@@ -58,6 +60,8 @@ class Choices:
     scores_at_once: int | None
     backend: str = "auto"
     tile: tuple[int, ...] = ()
+    tau: float | None = None
+    deterministic: bool = False
     scale_varies: bool = False
 
 
@@ -85,6 +89,8 @@ def run(
         scores_at_once=choices.scores_at_once,
         backend=choices.backend,
         tile=list(choices.tile),
+        tau=choices.tau,
+        deterministic=choices.deterministic,
     )
     if not torch.compiler.is_dynamo_compiling() and differentiates():
         out, lse = transforms.attention(*arguments)

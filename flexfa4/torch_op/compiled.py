@@ -91,16 +91,26 @@ def attention(
     )
     if not is_symbolic:
         scale = checked
-    at_once, tile = None, ()
+    at_once, tile, tau = None, (), None
     if choices.options is not None:
-        at_once, tile = choices.options.scores_at_once, choices.options.whole_tile
+        options = choices.options
+        at_once, tile, tau = options.scores_at_once, options.whole_tile, options.tau
     score = Captured() if score_mod is None else _recorded("score_mod", score_mod, "score")
     mask = _mask(block_mask, query, key)
     return calls.run(
         calls.Tensors(query, key, value, sink),
         score,
         mask,
-        calls.Choices(scale, choices.return_lse, at_once, choices.backend, tile, is_symbolic),
+        calls.Choices(
+            scale,
+            choices.return_lse,
+            at_once,
+            choices.backend,
+            tile,
+            tau,
+            bool(choices.deterministic),
+            is_symbolic,
+        ),
     )
 
 

@@ -33,7 +33,7 @@ from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.kernels.backends import attend, backend_for
 from flexfa4.kernels.gradient_batches import for_each
-from flexfa4.kernels.request import Choices, Inputs, Request, Results, Tile
+from flexfa4.kernels.request import TAU, Choices, Inputs, Request, Results, Tile
 from flexfa4.lru import LruCache
 from flexfa4.masks.cache import block_mask_of
 from flexfa4.masks.registry import known
@@ -86,7 +86,8 @@ def _request(a: Arguments, needs_grad: frozenset[Buffer]) -> Request:
     call = decode(a)
     blocks = None if call.mask is None else _blocks(a, call.mask)
     tile = Tile(*[n or None for n in a.tile])
-    choices = Choices(a.backend, a.scores_at_once, tile)
+    tau = TAU if a.tau is None else float(a.tau)
+    choices = Choices(a.backend, a.scores_at_once, tile, tau, a.deterministic)
     return Request(call.score, blocks, call.scale, needs_grad, True, choices)
 
 

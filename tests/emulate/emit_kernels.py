@@ -1,8 +1,9 @@
 """A kernel that evaluates graphs over all scores, in the fragments of a tensor core's accumulator.
 
 One warp holds 16 rows of a tile and some columns: each thread two rows and, of every eight columns,
-two.  Tiles of keys that are whole are visited in a loop, the last one may reach past the
-end.  CuTe-DSL reads a kernel's source, so it stands in a module of its own.
+two; where scores are computed on pairs, as many columns, but side by side.  Tiles of keys that are
+whole are visited in a loop, the last one may reach past the end.  CuTe-DSL reads a kernel's source,
+so it stands in a module of its own.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from flexfa4.kernels.emit.evaluator import Fixed, Frame, Leaves
 from flexfa4.kernels.emit.places import Columns, Row
 from flexfa4.kernels.emit.program import MaskProgram, ScoreProgram
 from flexfa4.kernels.emit.sites import MaskSite, ScoreSite
+from flexfa4.primitives import packed
 
 ROWS = 16
 
@@ -39,11 +41,19 @@ class Work:
     columns: int = 16  # of a tile
     tail: bool = True  # the last tile may reach past the end
     first: tuple[int, int] = (0, 0)  # the query and the key that come first
+    pairs: bool = False  # scores are computed for two columns at once
 
     @property
     def held(self) -> Columns:
         """The columns of a thread."""
+        if self.pairs:
+            return Columns(tuple(range(self.columns // 4)), self.columns // 4)
         return Columns(tuple(8 * i + j for i in range(self.columns // 8) for j in (0, 1)), 2)
+
+    @property
+    def arch(self) -> str:
+        """The architecture: pairs are Blackwell's."""
+        return "sm_100a" if self.pairs else "sm_90a"
 
     @property
     def results(self) -> int:
@@ -58,8 +68,10 @@ class Evaluation:
 
     def site(self, leaves: Leaves, scale: Any) -> Any:
         work = self.work
-        inputs = frozenset({"q", "h"} if work.packed > 1 else {"q"})
-        fixed = Fixed(work.graph, work.plan, leaves, work.held, inputs, work.exact, work.fast)
+        inputs = frozenset({"h"} if work.packed > 1 else ())
+        fixed = Fixed(
+            work.graph, work.plan, leaves, work.held, inputs, work.exact, work.fast, work.pairs
+        )
         if work.score is not None:
             return ScoreSite(work.score, fixed, scale)
         if work.mask is not None:
@@ -81,9 +93,17 @@ class Evaluation:
         first = self.work.first[0]
         return [Row(q + first, offset=8 * i) for i, q in enumerate(queries)]
 
-    def results(self, tile: Any, row: int, column: int, product: Any) -> list[Any]:
+    def results(self, tile: Any, row: int, column: int, products: list[Any]) -> list[Any]:
         """Return the results at a row and a column as 64-bit patterns or numbers."""
-        if self.work.score is not None:
+        product = products[column]
+        if self.work.pairs:
+            first = column - column % 2
+            pair = tile.pair(row, first, packed.pair(*products[first : first + 2]))
+            y, shifts = packed.lanes(pair)[column % 2], tile.shifts(row)
+            shift = shifts[column % len(shifts)]
+            x = y * tile.factor(row)
+            found = [(x if shift is None else x + shift).ir_value()]
+        elif self.work.score is not None:
             y = tile.value(row, column, product)
             x = y * tile.factor(row)
             shift = tile.shift(row)
@@ -134,7 +154,7 @@ class Evaluation:
         rows = self.rows(site, self.of_thread(queries, own))
         columns = self.work.columns
         whole = kv_len // columns
-        column = 2 * (lane % 4)
+        column = (columns // 4 if self.work.pairs else 2) * (lane % 4)
         shape = (batch, heads, q_len, kv_len)
         for tile in cutlass.range(whole, unroll=1):
             origin = tile * columns + column
@@ -157,16 +177,19 @@ class Evaluation:
         offsets = self.work.held.offsets
         for row in cutlass.range_constexpr(2):
             line = ((cutlass.Int64(b) * heads + own[row]) * q_len + queries[row]) * kv_len
+            places = []
             for column in cutlass.range_constexpr(len(offsets)):
                 kv = origin + offsets[column]
-                exists = (queries[row] < q_len) & (kv < kv_len)
-                place = cutlass.Int64(0)
-                if exists:
+                place = cutlass.Int64(-1)
+                if (queries[row] < q_len) & (kv < kv_len):
                     place = line + kv
-                results = self.results(part, row, column, source[place])
-                if exists:
+                places.append(place)
+            values = [source[cutlass.max(place, 0)] for place in places]
+            for column in cutlass.range_constexpr(len(offsets)):
+                results = self.results(part, row, column, values)
+                if places[column] >= 0:
                     for i in cutlass.range_constexpr(len(results)):
-                        target[plane * i + place] = results[i]
+                        target[plane * i + places[column]] = results[i]
 
 
 def as_int64(value: Any) -> Any:

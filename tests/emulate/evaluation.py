@@ -16,7 +16,7 @@ from flexfa4.kernels.compile.cute import compile_with_cute
 from flexfa4.kernels.emit.captures import CapturePlan, capture_values, captures_signature
 from tests.emulate.emit_kernels import Evaluation, Work
 
-_TYPES: dict[str, Any] = {
+TYPES: dict[str, Any] = {
     "pointer": cutlass.Int64,
     "i64": cutlass.Int64,
     "i32": cutlass.Int32,
@@ -35,7 +35,7 @@ def arguments(
     signature = captures_signature(bound.graph, plan)
     values = capture_values(bound, plan, products)
     # one more, for an empty tuple is no argument
-    captures = [_TYPES[p.kind](v) for p, v in zip(signature, values, strict=True)]
+    captures = [TYPES[p.kind](v) for p, v in zip(signature, values, strict=True)]
     return (
         pointer(cutlass.Int64, out),
         pointer(cutlass.Float32, products),
@@ -48,10 +48,10 @@ def arguments(
 def ptx_of(work: Work, bound: BoundGraph, sizes: Sizes) -> str:
     """Return the text of the kernel."""
     example = arguments(bound, work.plan, sizes, 1 << 20, 1 << 20, 1.0)
-    return compile_with_cute(Evaluation(work), example, "sm_90a").ptx
+    return compile_with_cute(Evaluation(work), example, work.arch).ptx
 
 
-class _Placed:
+class Placed:
     """A tensor whose address is the emulated device's."""
 
     def __init__(self, tensor: torch.Tensor, device: Device) -> None:
@@ -84,8 +84,8 @@ def evaluated(
     if products is None:
         products = torch.zeros(shape)
     out = torch.full((work.results, *shape), -(2**62), dtype=torch.int64)
-    with Device("sm_90a") as device:
-        placed = tuple(_Placed(t.detach(), device) for t in bound.tensors)
+    with Device(work.arch) as device:
+        placed = tuple(Placed(t.detach(), device) for t in bound.tensors)
         there = BoundGraph(bound.graph, placed, bound.scalars)  # type: ignore[arg-type]
         out_at, products_at = (int(device.tensor(t).data_ptr()) for t in (out, products))
         given = arguments(there, work.plan, sizes, out_at, products_at, scale)

@@ -7,7 +7,6 @@ test whatever the numbers are.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -18,23 +17,26 @@ pytest.importorskip("cutlass")
 
 import flexfa4
 from flexfa4.emulator.options import SCHEDULES
+from flexfa4.kernels.architectures import architecture
 from flexfa4.kernels.emit.errors import KernelLimitError
+from flexfa4.kernels.forward.call import plan_call
+from flexfa4.kernels.forward.function import Launched, launched
 from flexfa4.kernels.launch.target import Target
 from flexfa4.kernels.request import Inputs, Request
-from flexfa4.kernels.sm90.forward.call import plan_call
 from flexfa4.kernels.sm90.forward.plan import Tiling
-from flexfa4.kernels.sm90.function import launched
 from flexfa4.testing import Inputs as Given
-from flexfa4.testing import (
-    Mods,
-    Sizes,
-    agrees,
-    dense_reference,
-    excess,
-    make_inputs,
-)
+from flexfa4.testing import Mods, excess
 from tests.emulated_executor import EmulatedExecutor, emulated_gpu
-from tests.forward_trials import ALL, SAMPLE, VARIANTS, Row, attend_with, poisoned_memory
+from tests.forward_calls import drawn, near
+from tests.forward_trials import (
+    ALL,
+    SAMPLE,
+    VARIANTS,
+    Row,
+    attend_with,
+    pairs_missing,
+    poisoned_memory,
+)
 
 CAUSAL = "q >= kv"
 
@@ -92,35 +94,10 @@ def test_every_variant_agrees_for_all_head_dimensions_or_is_refused(row: Row) ->
 
 def test_the_sample_has_every_variant_and_every_pair_of_choices() -> None:
     assert {row.variant for row in SAMPLE} == set(VARIANTS)
-    names = ("head_dims", "size", "dtype", "sink")
-    for pair in itertools.combinations(names, 2):
-        values = [{getattr(row, name) for row in SAMPLE} for name in pair]
-        met = {tuple(getattr(row, name) for name in pair) for row in SAMPLE}
-        assert met == set(itertools.product(*values)), pair
+    assert not pairs_missing(SAMPLE)
 
 
 # ---- one kernel, many calls ----------------------------------------------------------------------
-
-
-def drawn(
-    *shape: int, kv_len: int | None = None, kv_heads: int | None = None, dtype: Any = torch.bfloat16
-) -> Inputs:
-    """Return inputs for ``(batch, heads, q_len, dim)``."""
-    batch, heads, q_len, dim = shape
-    sizes = Sizes(
-        batch, heads, kv_heads or heads, q_len, q_len if kv_len is None else kv_len, dim, dim
-    )
-    given = make_inputs(sizes, dtype=dtype)
-    return Inputs(given.q.detach(), given.k.detach(), given.v.detach(), None)
-
-
-def near(found: torch.Tensor, inputs: Inputs, *, mask: Any = None, **chosen: Any) -> bool:
-    """Return whether an output is as near to the reference as bf16 lets it be."""
-    given, mods = Given(*inputs), Mods(mask=mask)
-    exact, _ = dense_reference(given, mods, **chosen)
-    eager, _ = dense_reference(given, mods, dtype=inputs.q.dtype, **chosen)
-    terms = max(inputs.q.shape[3], inputs.k.shape[2])
-    return not found.isnan().any() and agrees(found, exact, eager, terms=terms)
 
 
 def causal(b: Any, h: Any, q: Any, kv: Any) -> Any:
@@ -239,18 +216,35 @@ def test_numbers_beyond_fp32_are_infinite_in_a_kernel() -> None:
     assert near(out, inputs)
 
 
+# ---- choices of the plan that are not a call's ---------------------------------------------------
+
+
+def run_with(inputs: Inputs, **changes: Any) -> tuple[torch.Tensor, Launched, EmulatedExecutor]:
+    """Return the output of another plan, what launched it, and what it did."""
+    request = Request(None, None, 1.0, frozenset(), False)
+    call = plan_call(architecture("sm90"), inputs, request, Tiling(2, 64), lse=False)
+    call = replace(call, plan=replace(call.plan, **changes))
+    executor = EmulatedExecutor()
+    ready = launched(call, request, inputs, Target(executor, (9, 0), 2))
+    with poisoned_memory():
+        out, _ = ready.forward(request, inputs)
+    return out, ready, executor
+
+
+def test_a_block_for_each_item_gives_the_same_bits_as_blocks_that_fetch() -> None:
+    q = torch.randn(1, 2, 300, 64).bfloat16()
+    inputs = Inputs(q, q, q, None)
+    (first, few, _), (second, many, _) = (run_with(inputs, fetched=f) for f in (True, False))
+    assert (few.blocks, many.blocks) == (2, 6)
+    assert torch.equal(first, second)
+
+
 # ---- rescaling -----------------------------------------------------------------------------------
 
 
 def with_threshold(inputs: Inputs, tau: float) -> tuple[torch.Tensor, int]:
     """Return the output with a threshold of rescaling, and how many products a warp computed."""
-    request = Request(None, None, 1.0, frozenset(), False)
-    call = plan_call(inputs, None, None, request.scale, Tiling(2, 64), lse=False)
-    call = replace(call, plan=replace(call.plan, tau=tau))
-    executor = EmulatedExecutor()
-    ready = launched(call, request, inputs, Target(executor, (9, 0), 2))
-    with poisoned_memory():
-        out, _ = ready.forward(request, inputs)
+    out, _, executor = run_with(inputs, tau=tau)
     return out, executor.runs[-1].executed["mul.f32"]
 
 
@@ -289,7 +283,11 @@ def test_the_registered_op_takes_the_backend_with_it() -> None:
 
     def call(q: torch.Tensor) -> torch.Tensor:
         return flexfa4.attention(
-            q, *inputs[1:3], block_mask=causal, backend="sm90", options=flexfa4.Options(stages=1)
+            q,
+            *inputs[1:3],
+            block_mask=causal,
+            backend="sm90",
+            options=flexfa4.Options(stages=1, tau=0),
         )
 
     with emulated_gpu() as executor, poisoned_memory():

@@ -11,22 +11,23 @@ import torch
 
 import flexfa4
 from flexfa4 import ahead_of_time
-from flexfa4.ahead_of_time import BACKENDS, Call, plan_of
+from flexfa4.ahead_of_time import Call, plan_of
 from flexfa4.errors import ArgumentError, ShapeMismatchError
+from flexfa4.kernels.architectures import BACKENDS
 from flexfa4.kernels.backends import NAMES
 from flexfa4.kernels.cache.store import KernelCache
 from flexfa4.kernels.errors import UnservedCallError
+from flexfa4.kernels.forward.plan import VariantPlan
 from flexfa4.kernels.refusal import Refusal
-from flexfa4.kernels.sm90.forward.plan import ForwardPlan
 from tests.compiled_kernels import compiled_kernel
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ForwardPlan]]:
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[VariantPlan]]:
     """The plans that were compiled, by something that does not."""
-    plans: list[ForwardPlan] = []
+    plans: list[VariantPlan] = []
 
-    def compile_plan(plan: ForwardPlan) -> Any:
+    def compile_plan(_: Any, plan: VariantPlan, name: str) -> Any:
         plans.append(plan)
         return compiled_kernel(signature=plan.signature)
 
@@ -34,7 +35,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ForwardPlan]]:
     yield plans
 
 
-def planned(score_mod: Any = None, block_mask: Any = None, **call: Any) -> ForwardPlan:
+def planned(score_mod: Any = None, block_mask: Any = None, **call: Any) -> VariantPlan:
     plan = plan_of(score_mod, block_mask, Call(**call), "sm_90a")
     assert not isinstance(plan, Refusal)
     return plan
@@ -44,8 +45,18 @@ def test_every_architecture_has_its_backend() -> None:
     assert set(BACKENDS.values()) <= set(NAMES)
 
 
+@pytest.mark.parametrize("arch", BACKENDS)
+def test_a_kernel_is_planned_for_the_architecture_that_is_named(
+    arch: str, tmp_path: Path, compiled: list[VariantPlan]
+) -> None:
+    made = flexfa4.compile(block_mask="q >= kv", arch=arch, folder=tmp_path)
+    (plan,) = compiled
+    assert made.plan is plan and type(plan).__module__.split(".")[2] == BACKENDS[arch]
+    assert KernelCache(tmp_path / "kernels").path(plan, arch) == made.path
+
+
 def test_a_kernel_is_compiled_once_and_kept_in_its_folder(
-    tmp_path: Path, compiled: list[ForwardPlan]
+    tmp_path: Path, compiled: list[VariantPlan]
 ) -> None:
     chosen: dict[str, Any] = {"score_mod": "score * 2", "head_dim": 64, "folder": tmp_path}
     first, again = flexfa4.compile(**chosen), flexfa4.compile(**chosen)

@@ -403,3 +403,15 @@ def test_a_number_of_scores_that_is_none_is_refused(number: Any) -> None:
 def test_a_tile_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(flexfa4.errors.ArgumentError, match=next(iter(wrong))):
         flexfa4.Options(**wrong)
+
+
+@pytest.mark.parametrize("tau", [-1, float("nan"), 16, float("inf"), True, "8"])
+def test_a_threshold_of_rescaling_that_is_none_is_refused(tau: Any) -> None:
+    with pytest.raises(flexfa4.errors.ArgumentError, match="from 0 to 15"):
+        flexfa4.Options(tau=tau)
+
+
+def test_a_threshold_of_rescaling_is_nothing_to_the_cpu() -> None:
+    q = torch.randn(1, 2, 70, 8)
+    found = flexfa4.attention(q, q, q, options=flexfa4.Options(tau=0))
+    assert torch.equal(found, flexfa4.attention(q, q, q))

@@ -10,16 +10,16 @@ import pytest
 from flexfa4 import ahead_of_time
 from flexfa4.cli import main
 from flexfa4.cli.compile import head_dims
-from flexfa4.kernels.sm90.forward.plan import ForwardPlan
+from flexfa4.kernels.forward.plan import VariantPlan
 from tests.compiled_kernels import compiled_kernel
 
 
 @pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> list[ForwardPlan]:
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[VariantPlan]:
     """The plans that were compiled, by something that does not."""
-    found: list[ForwardPlan] = []
+    found: list[VariantPlan] = []
 
-    def compile_plan(plan: ForwardPlan) -> Any:
+    def compile_plan(_: Any, plan: VariantPlan, name: str) -> Any:
         found.append(plan)
         return compiled_kernel(signature=plan.signature)
 
@@ -28,7 +28,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[ForwardPlan]:
 
 
 def test_a_kernel_is_written_and_described(
-    tmp_path: Path, plans: list[ForwardPlan], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, plans: list[VariantPlan], capsys: pytest.CaptureFixture[str]
 ) -> None:
     tensors = ["--head-dim", "192,128", "--heads", "8", "--kv-heads", "2", "--dtype", "fp16"]
     more = ["--lse", "--sink", "--q-len", "300", "--scale", "0.5", "--out", str(tmp_path)]
@@ -41,7 +41,7 @@ def test_a_kernel_is_written_and_described(
     assert str(file) in printed and "queriesby" in printed
 
 
-def test_a_mask_alone_is_compiled_too(tmp_path: Path, plans: list[ForwardPlan]) -> None:
+def test_a_mask_alone_is_compiled_too(tmp_path: Path, plans: list[VariantPlan]) -> None:
     assert main(["compile", "sliding_window", "--set", "window=7", "--out", str(tmp_path)]) == 0
     assert plans[0].walk.interval is not None and plans[0].score.graph is None
 
@@ -58,7 +58,7 @@ def test_a_mask_alone_is_compiled_too(tmp_path: Path, plans: list[ForwardPlan]) 
 def test_mistakes_are_messages(
     arguments: list[str],
     said: str,
-    plans: list[ForwardPlan],
+    plans: list[VariantPlan],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["compile", *arguments]) == 2

@@ -14,6 +14,7 @@ from flexfa4.cli import doctor
 from flexfa4.emulator.failures.build import MissingCompilerError
 from flexfa4.emulator.native.build import Build
 from flexfa4.emulator.native.compiler import Compiler
+from flexfa4.kernels.architectures import AUTOMATIC, CAPABILITIES
 
 
 def by_name(findings: list[doctor.Finding]) -> dict[str, doctor.Finding]:
@@ -47,8 +48,19 @@ def test_every_gpu_is_named_with_its_capability_and_target(monkeypatch: pytest.M
     findings = by_name(doctor.examine())
     hopper, blackwell, ampere = (findings[f"GPU {i}"] for i in range(3))
     assert hopper.found == "product 0, compute capability 9.0"
-    for other in (blackwell, ampere):
-        assert "compute capability 9.0 only" in other.note and other.usable is False
+    assert "10.3 only" in ampere.note and ampere.usable is False
+    assert blackwell.found == "product 1, compute capability 10.0"
+
+
+def test_kernels_that_no_gpu_has_run_are_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda name: "4.8.1")
+    pretend_gpus(monkeypatch, (10, 3))
+    assert "in the emulator only" in by_name(doctor.examine())["GPU 0"].note
+
+
+def test_doctor_knows_the_architectures_that_there_are_kernels_for() -> None:
+    assert doctor.KERNELS == CAPABILITIES
+    assert set(doctor.UNTRIED) == set(CAPABILITIES.values()) - set(AUTOMATIC)
 
 
 @pytest.mark.parametrize("installed", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -14,20 +15,20 @@ from torch._inductor.exc import InductorError
 import flexfa4
 from flexfa4 import checks
 from flexfa4.kernels import autograd, backends
-from flexfa4.kernels.backends import NAMES, BackendWarning, attend, backend_for
+from flexfa4.kernels.backends import NAMES, attend, backend_for
 from flexfa4.kernels.compile.errors import MissingCompilerPackageError
 from flexfa4.kernels.cpu.function import CPU
 from flexfa4.kernels.emit.errors import KernelLimitError
-from flexfa4.kernels.errors import UnservedCallError
+from flexfa4.kernels.errors import CallMemoryError, UnservedCallError
 from flexfa4.kernels.flex import function as function_of_torch
 from flexfa4.kernels.flex.compiled import compiling_with
 from flexfa4.kernels.flex.errors import FlexCompileError
 from flexfa4.kernels.flex.function import FlexBackend
+from flexfa4.kernels.forward import function
+from flexfa4.kernels.forward.function import Launched
 from flexfa4.kernels.launch.target import Target, standing_in
-from flexfa4.kernels.refusal import Refusal
+from flexfa4.kernels.refusal import BackendWarning, Refusal
 from flexfa4.kernels.request import Choices, Inputs, Request
-from flexfa4.kernels.sm90 import function
-from flexfa4.kernels.sm90.function import Launched
 from tests.compiled_kernels import compiled_kernel
 
 
@@ -54,10 +55,26 @@ def no_compiled_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     """A GPU of compute capability 9.0 whose kernels compute nothing."""
-    monkeypatch.setattr(function, "kernel_for", lambda plan: compiled_kernel())
+    monkeypatch.setattr(function, "kernel_for", lambda *_: compiled_kernel())
     executor = Recorder()
     with standing_in(Target(executor, (9, 0), 4)):
         yield executor
+
+
+def test_too_little_memory_is_told_with_what_was_needed(
+    gpu: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def allocate(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nMore.")
+
+    monkeypatch.setattr(autograd, "attend", allocate)
+    q = torch.zeros(1, dtype=torch.bfloat16).expand(1, 64, 4096, 64)
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        backends.attend(replace(request(), return_lse=True), Inputs(q, q, q, None))
+    assert isinstance(caught.value, CallMemoryError)
+    text = str(caught.value)
+    assert "33.0 MiB beside its inputs (out 32.0 MiB, lse 1.0 MiB)" in text
+    assert "Tried to allocate 20.00 GiB." in text and "More" not in text
 
 
 def drawn(dim: int = 64, dtype: torch.dtype = torch.bfloat16) -> Inputs:
@@ -103,7 +120,7 @@ def test_auto_takes_the_cpu_backend_on_other_gpus(capability: tuple[int, int]) -
 def test_auto_warns_once_where_only_an_installation_is_lacking(
     gpu: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def absent(plan: Any) -> Any:
+    def absent(*_: Any) -> Any:
         raise MissingCompilerPackageError(arch="sm_90a", reason="No module named 'cutlass'")
 
     monkeypatch.setattr(function, "kernel_for", absent)
