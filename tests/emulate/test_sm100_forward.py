@@ -130,7 +130,8 @@ def test_new_values_lengths_batches_and_strides_compile_nothing() -> None:
     for shape in ((1, 2, 100, 64), (3, 4, 150, 64), (2, 3, 20, 64)):
         window += 30
         inputs = drawn(*shape)
-        moved = Inputs(*(x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs[:3]), None)
+        q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs[:3])
+        moved = Inputs(q, k, v, None)
         out, _ = run(moved, block_mask=local, scale=0.2)
         assert near(out, inputs, mask=local, scale=0.2)
         assert out.stride() == moved.q.stride()
@@ -289,7 +290,7 @@ def test_two_blocks_compute_together_with_half_of_the_keys_each(
     dim: int, schedule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen: dict[str, Any] = {**BLACKWELL, "multiprocessors": 4, "schedule": schedule, "seed": 1}
-    loaded = []
+    loaded: list[Any] = []
     for q_len in (512, 511):  # calls of another form each, with as many items
         inputs = drawn(1, 2, q_len, dim, kv_len=300)
         with emulated_gpu(**chosen) as executor, poisoned_memory():
@@ -346,6 +347,6 @@ def test_packed_sequences_whose_lengths_are_on_the_device_are_served(dims: tuple
         if not m:
             assert not out[rows].any() and (lse[:, rows] == -torch.inf).all()
             continue
-        own = [x.transpose(0, 1)[None] for x in (q[rows], k[keys], v[keys])]
+        own = (x.transpose(0, 1)[None] for x in (q[rows], k[keys], v[keys]))
         mask = lambda b, h, q, kv: q + 30 >= kv  # noqa: E731
-        assert not n or near(out[rows].transpose(0, 1)[None], Inputs(*own, None), mask=mask)
+        assert not n or near(out[rows].transpose(0, 1)[None], Inputs(*own, sink=None), mask=mask)
