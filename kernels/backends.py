@@ -168,27 +168,25 @@ def attend_varlen(
 
     emulated = request.choices.backend == _EMULATED_HOPPER
     target = emulated_target((9, 0)) if emulated else target_of(inputs.q.device)
-    if target is None:
+    serving = None if target is None else _packed_on(request.choices.backend, target)
+    if target is None or serving is None:
         return None
     call = VarlenCall(request, mask, ends.sequences)
     try:
-        return varlen.attend(
-            architecture(_kernels_for(request, target)), call, inputs, ends, target
-        )
+        return varlen.attend(architecture(serving), call, inputs, ends, target)
     except torch.OutOfMemoryError as error:
         raise _memory_error(error, request, inputs, False) from error
 
 
-def _kernels_for(request: Request, target: Target) -> str:
-    """Return the backend that was named, or else the one for a GPU."""
-    named = request.choices.backend
-    if named in _OF_PACKED:
-        return named
-    return "sm100" if target.capability[0] == _BLACKWELL else "sm90"
+def _packed_on(name: str, target: Target) -> str | None:
+    """Return the backend that was named, or that ``"auto"`` takes on a GPU; None for none."""
+    if name in _OF_PACKED:
+        return name
+    own = CAPABILITIES.get(target.capability)
+    return own if own in AUTOMATIC else None
 
 
 _OF_PACKED: Final = ("sm90", "sm100")
-_BLACKWELL: Final = 10  # of the compute capability
 _EMULATED_HOPPER: Final = "emulator:sm_90a"
 
 

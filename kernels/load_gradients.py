@@ -49,8 +49,8 @@ def accumulate(
         values: the call's captures.
     """
     rank = 5 if load.length is not None else 4
-    varies = load_axes(load)
-    rest = [axis for axis in range(rank) if axis not in varies and gradient.shape[axis] > 1]
+    own = load_axes(load)
+    rest = [axis for axis in range(rank) if axis not in own and gradient.shape[axis] > 1]
     if rest:
         gradient = gradient.sum(rest, keepdim=True)
     plain = {} if load in values.unproved else plain_axes(load)

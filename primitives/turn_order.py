@@ -33,21 +33,3 @@ def ordered_makespan(
             turn[tile] = now + latency
         heapq.heapreplace(free, now)
     return max(free)
-
-
-def ordered_share(
-    lines: Sequence[Sequence[int]], workers: int, latency: float = 0.25, start: float = 0.0
-) -> float:
-    """Return how long the lines would take without turns, as a share of the time with them."""
-    alone = ordered_makespan(
-        [range(n, n + len(tiles)) for n, tiles in _apart(lines)], workers, latency, start
-    )
-    return alone / ordered_makespan(lines, workers, latency, start)
-
-
-def _apart(lines: Sequence[Sequence[int]]) -> Iterable[tuple[int, Sequence[int]]]:
-    """Yield each line with the first of as many tiles that no other line visits."""
-    first = 0
-    for tiles in lines:
-        yield first, tiles
-        first += len(tiles)

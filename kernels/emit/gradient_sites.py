@@ -86,11 +86,6 @@ class GradientSite(TraceTime):
         made._frame.issue_loads(*self.program.nodes())
         return made
 
-    @property
-    def modifies(self) -> bool:
-        """Whether the exponent is anything but that of the products."""
-        return self.program.graph is not None
-
     def exponent(self, row: int, column: int, product: Any, lse: Any) -> Float32:
         """Return the exponent of a probability, in base 2.
 
@@ -193,13 +188,15 @@ class GradientSite(TraceTime):
         return self._shared(("product", what), row, column, nodes, compute)
 
     def _coefficient(self, term: Term, row: int, column: int) -> Value:
-        if term.coefficient is None:
+        coefficient = term.coefficient
+        if coefficient is None:
             return constant("f32", LOG2E)
-        name = ("coefficient", term)
-        compute = lambda: arith.mulf(  # noqa: E731
-            self._frame.evaluate(term.coefficient, row, column), constant("f32", LOG2E)
-        )
-        return self._shared(name, row, column, [term.coefficient], compute)
+
+        def compute() -> Value:
+            value = self._frame.evaluate(coefficient, row, column)
+            return arith.mulf(value, constant("f32", LOG2E))
+
+        return self._shared(("coefficient", term), row, column, [coefficient], compute)
 
     def _base(self, row: int, column: int, lse: Any) -> Value:
         """Return all of an exponent that is the same along a row or a column, lse included."""

@@ -83,7 +83,7 @@ def plan_call(
     walk = walk_for(blocks, shape, inputs.q.device, halves=architecture.halves)
     mask = None
     if blocks is not None and not walk.plan.has_limits:
-        mask = _bound_mask(blocks)
+        mask = bound_mask(blocks)
     program, known = score_program(score, sizes, request.scale)
     plan = architecture.plan(
         tiling,
@@ -153,7 +153,8 @@ def _mask_program(mask: BoundGraph) -> MaskProgram:
     return prepare_mask(mask.graph)
 
 
-def _bound_mask(blocks: MaskBlocks) -> BoundGraph:
+def bound_mask(blocks: MaskBlocks) -> BoundGraph:
+    """Return the mask of blocks with what it captures."""
     graph, values = blocks.graph, blocks.values
     return BoundGraph(
         graph,

@@ -51,8 +51,8 @@ LACKING: Final = (MissingCompilerPackageError, MissingDriverError, OldDriverErro
 _ALIGNMENT: Final = 16  # bytes; more of an address makes no difference to code
 
 
-class _Differentiated:
-    """The backward pass of this backend, whose lse is the natural logarithm."""
+class _GradientsByTorch:
+    """The backward pass where there are no kernels for it; the lse is the natural logarithm."""
 
     lse_unit: Final = 1.0
 
@@ -70,7 +70,7 @@ class _Differentiated:
         return CPU.gradients(request, inputs, results, wanted)
 
 
-class Nothing(_Differentiated):
+class Nothing(_GradientsByTorch):
     """Calls without queries or without keys."""
 
     def forward(self, request: Request, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
@@ -83,7 +83,7 @@ class Nothing(_Differentiated):
 
 
 @dataclass(frozen=True, eq=False)
-class Launched(_Differentiated):
+class Launched(_GradientsByTorch):
     """What serves the calls of a form.
 
     Attributes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -116,10 +117,16 @@ class VariantPlan(ABC):
     @functools.cached_property
     def signature(self) -> Signature:
         """All parameters of the kernel, in order."""
-        kinds = {"pointer": Pointer, "i64": Int64, "i32": Int32, "f32": Float32}
-        captures = [
-            kinds[p.kind](f"{what}.{p.name}")
-            for what, graph, plan in self.graphs
-            for p in captures_signature(graph, plan)
-        ]
-        return (*self.maps, *self.scalars, *captures)
+        return (*self.maps, *self.scalars, *capture_parameters(self.graphs))
+
+
+def capture_parameters(graphs: Iterable[tuple[str, Graph, CapturePlan]]) -> Iterator[Parameter]:
+    """Yield the parameters for what graphs capture, in order.
+
+    Args:
+        graphs: by name, with what is known of their captures.
+    """
+    kinds = {"pointer": Pointer, "i64": Int64, "i32": Int32, "f32": Float32}
+    for what, graph, known in graphs:
+        for parameter in captures_signature(graph, known):
+            yield kinds[parameter.kind](f"{what}.{parameter.name}")

@@ -31,12 +31,7 @@ from flexfa4.kernels.varlen.walk import walk_of
 from flexfa4.primitives.ragged import sizes_and_strides
 from flexfa4.primitives.tile_walk import TileShape
 
-_POSITIONS: Final = (
-    2,
-    1,
-    1,
-    2,
-)  # the axes of positions of q, k, v and out, as tensor maps have them
+_POSITIONS: Final = (2, 1, 1, 2)  # axes of q, k, v and out, as tensor maps have them
 
 
 @dataclass(frozen=True, eq=False)

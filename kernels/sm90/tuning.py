@@ -45,7 +45,6 @@ _ACCUMULATORS: Final = {1: 200, 2: 188, 3: 128}
 """Registers of a consumer thread that may hold scores, probabilities and output, by warpgroups.
 The rest is taken by addresses, rows' state, and mods: with more, ptxas spills some of them."""
 
-
 _COMPUTING: Final = {1: 200, 2: 188, 3: 128}
 """Likewise of plans whose score mod is more than a factor and terms that are added."""
 
@@ -54,11 +53,6 @@ _MASKED: Final = {1: 176, 2: 176, 3: 104}
 
 _MASKED_AND_READING: Final = {1: 176, 2: 124, 3: 0}
 """Likewise where both are so."""
-
-
-def serves(head_dims: tuple[int, int]) -> bool:
-    """Return whether there are kernels for head dims of q and v."""
-    return all(not d % HEAD_DIM_STEP and 0 < d <= MOST_HEAD_DIM for d in head_dims)
 
 
 def tiling_for(head_dims: tuple[int, int], tile: Tile) -> Tiling | Refusal:

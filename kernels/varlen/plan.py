@@ -10,8 +10,9 @@ from flexfa4.kernels.blocks.walk import WalkPlan
 from flexfa4.kernels.cache.store import KERNELS
 from flexfa4.kernels.compile.compiled_kernel import CompiledKernel
 from flexfa4.kernels.compile.compiler import compile_kernel, require_cute
-from flexfa4.kernels.compile.signature import Float32, Int32, Int64, Parameter, Pointer, Signature
-from flexfa4.kernels.emit.captures import CapturePlan, captures_signature
+from flexfa4.kernels.compile.signature import Int32, Parameter, Pointer, Signature
+from flexfa4.kernels.emit.captures import CapturePlan
+from flexfa4.kernels.forward.plan import capture_parameters
 
 NUMBERS: Final = (
     "sequences", "q_total", "kv_total", "heads", "kv_heads", "item_heads", "section_heads",
@@ -53,10 +54,8 @@ class TablePlan:
     @property
     def signature(self) -> Signature:
         """All parameters of the kernel, in order."""
-        kinds = {"pointer": Pointer, "i64": Int64, "i32": Int32, "f32": Float32}
-        graph = self.graph
-        captures = () if graph is None else captures_signature(graph, self.captures)
-        return (*self.scalars, *(kinds[p.kind](f"limit.{p.name}") for p in captures))
+        graphs = [] if self.graph is None else [("limit", self.graph, self.captures)]
+        return (*self.scalars, *capture_parameters(graphs))
 
 
 def kernel_for(plan: TablePlan, arch: str) -> CompiledKernel:

@@ -15,13 +15,12 @@ import torch
 
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import Buffer, Graph
-from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.kernels.blocks.walk import ORDER_PARAMETERS, Walk, walk_for
 from flexfa4.kernels.emit.captures import CapturePlan, capture_plan, capture_values, loads_of
 from flexfa4.kernels.emit.gradient import GradientProgram, Over, over, prepare_gradient
 from flexfa4.kernels.emit.program import MaskProgram, prepare_mask
-from flexfa4.kernels.forward.call import ELEMENTS, CaptureValues, keys_of, pointers
+from flexfa4.kernels.forward.call import ELEMENTS, CaptureValues, bound_mask, keys_of, pointers
 from flexfa4.kernels.request import Inputs, Request
 from flexfa4.kernels.sm90.backward.plan import BackwardPlan, PostprocessPlan, PreprocessPlan
 from flexfa4.kernels.sm90.backward.storage import STATISTICS
@@ -33,6 +32,12 @@ _WARPS: Final = 4  # of a warpgroup
 
 L2_BYTES: Final = 24 << 20
 """Of the 50 MB of the L2 cache, what queries and their gradients of a section may take."""
+
+IN_ORDER: Final[frozenset[Over | None]] = frozenset({"pair", "key"})
+"""Sums of which one block alone makes each number."""
+
+IN_ANY_ORDER: Final[frozenset[Over | None]] = frozenset({"query", "distance", "element"})
+"""Sums that blocks add to by atomic additions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +96,7 @@ def plan_backward(inputs: Inputs, request: Request, wishes: Wishes) -> PlannedBa
     walk = walk_for(blocks, shape, inputs.q.device, by="columns", ranked=ordered)
     mask = None
     if blocks is not None and not walk.plan.has_limits:
-        mask = _bound_mask(blocks)
+        mask = bound_mask(blocks)
     element = ELEMENTS[inputs.q.dtype]
     main = BackwardPlan(
         element=element,
@@ -143,11 +148,6 @@ def has_gaps(tensor: torch.Tensor) -> bool:
     return not tensor.numel()
 
 
-IN_ORDER: Final[frozenset[Over | None]] = frozenset({"pair", "key"})
-IN_ANY_ORDER: Final[frozenset[Over | None]] = frozenset({"query", "distance", "element"})
-"""Sums that blocks add to by atomic additions."""
-
-
 @functools.lru_cache(maxsize=1024)
 def _kinds(graph: Graph, buffer: Buffer) -> frozenset[Over | None]:
     return frozenset(over(load) for load in loads_of(graph) if load.attr == buffer)
@@ -161,15 +161,6 @@ def _program(graph: Graph | None, captures: frozenset[Buffer]) -> GradientProgra
 @functools.lru_cache(maxsize=1024)
 def _mask_program(graph: Graph) -> MaskProgram:
     return prepare_mask(graph, "q")
-
-
-def _bound_mask(blocks: MaskBlocks) -> BoundGraph:
-    graph, values = blocks.graph, blocks.values
-    return BoundGraph(
-        graph,
-        tuple([values.tensors[b] for b in graph.buffers]),
-        tuple([values.scalars[s] for s in graph.scalars]),
-    )
 
 
 def _captures(bound: BoundGraph | None, sizes: Sizes) -> CapturePlan:
@@ -378,21 +369,6 @@ def _pairs(plan: BackwardPlan, sizes: Sizes) -> int:
     return pairs_in_cache(L2_BYTES, sizes.q_len, row_bytes * group)
 
 
-def preprocess_values(
-    plan: PreprocessPlan, out: torch.Tensor, given: Given, statistics: Statistics
-) -> list[Any]:
-    """Return the values of the signature of the kernel before the main one."""
-    pointers = [out, given.do, statistics.lse, given.statistics, given.dq]
-    if plan.grad_lse:
-        assert statistics.grad_lse is not None
-        pointers.append(statistics.grad_lse)
-    if plan.sink:
-        assert statistics.sink is not None and statistics.grad_sink is not None
-        pointers += [statistics.sink, statistics.grad_sink]
-    strides = [stride for x in (out, given.do) for stride in x.stride()[:3]]
-    return [*(t.data_ptr() for t in pointers), *strides, out.shape[2]]
-
-
 class Statistics(NamedTuple):
     """What the kernel before the main one reads and writes beside; fp32 and contiguous.
 
@@ -407,3 +383,18 @@ class Statistics(NamedTuple):
     grad_lse: torch.Tensor | None
     sink: torch.Tensor | None
     grad_sink: torch.Tensor | None
+
+
+def preprocess_values(
+    plan: PreprocessPlan, out: torch.Tensor, given: Given, statistics: Statistics
+) -> list[Any]:
+    """Return the values of the signature of the kernel before the main one."""
+    tensors = [out, given.do, statistics.lse, given.statistics, given.dq]
+    if plan.grad_lse:
+        assert statistics.grad_lse is not None
+        tensors.append(statistics.grad_lse)
+    if plan.sink:
+        assert statistics.sink is not None and statistics.grad_sink is not None
+        tensors += [statistics.sink, statistics.grad_sink]
+    strides = [stride for x in (out, given.do) for stride in x.stride()[:3]]
+    return [*(t.data_ptr() for t in tensors), *strides, out.shape[2]]

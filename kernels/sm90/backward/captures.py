@@ -6,7 +6,7 @@ the four threads of a row join theirs, and write them: no two blocks write the s
 nothing has to be cleared, and results do not depend on who comes first.
 
 *Of queries*: summed over the keys of a warp for each tile, and added in global memory by an atomic
-addition for each query; their order is anyone's guess.
+addition for each query, in no particular order.
 
 *Of distances*, from a key to a query: what a relative bias reads.  Far from the diagonal most of
 them read one and the same element, and then a warp adds one number for a tile: for that, before the

@@ -79,6 +79,10 @@ class Consumer:
     """The role of a consumer warpgroup.
 
     Attributes:
+        storage: what lies where in shared memory.
+        parameters: of the launch.
+        rings: shared with the producer.
+        operands: of the warpgroup's products.
         statistics: those of the first stage, at the thread's first column, in shared memory.
         adder: takes the warpgroup's part of dQ.
         barrier: number of the named barrier of all consumers.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from flexfa4.frontend.ir import F32, Graph
 from flexfa4.kernels.emit.captures import loads_of
 from flexfa4.kernels.emit.errors import KernelLimitError
-from flexfa4.kernels.emit.gradient import Over, over, prepare_gradient
+from flexfa4.kernels.emit.gradient import GradientProgram, Over, over, prepare_gradient
 from flexfa4.kernels.sm90.backward.call import summed_in_kernel
 from flexfa4.kernels.sm90.backward.tuning import tiling_for
 
-_SUMS: dict[Over, str] = {
+_SUMS: Final[dict[Over, str]] = {
     "pair": "key",
     "key": "key",
     "query": "query",
@@ -37,7 +39,7 @@ def gradients_in_words(head_dims: tuple[int, int], score: Graph | None) -> str:
         return "computed by the CPU backend's torch code on the GPU, from out and lse"
     lines = [
         f"three kernels, from out and lse; tiles of {tiling.queries} queries by {tiling.keys} keys;"
-        f" derivative of the mod: {_derivative(program.factor, program.derivative)}"
+        f" derivative of the mod: {_derivative(program)}"
     ]
     for buffer in buffers:
         if score is not None and buffer in summed:
@@ -49,7 +51,7 @@ def gradients_in_words(head_dims: tuple[int, int], score: Graph | None) -> str:
     return "\n".join(lines)
 
 
-def _derivative(factor: object, derivative: object) -> str:
-    if derivative is not None:
+def _derivative(program: GradientProgram) -> str:
+    if program.derivative is not None:
         return "computed for each score"
-    return "1" if factor is None else "a number of each query, at most"
+    return "1" if program.factor is None else "a number of each query, at most"

@@ -27,6 +27,7 @@ class Epilogue:
     """What a warpgroup writes its part to shared memory with.
 
     Attributes:
+        consumer: the warpgroup.
         base: start of shared memory, of the tensors' dtype.
         written: the mbarriers of the stages of K and V, on which the consuming warps arrive.
     """
@@ -69,7 +70,10 @@ class Storer:
     """The role of the storing warp.
 
     Attributes:
+        storage: what lies where in shared memory.
         base, written: see `Epilogue`.
+        parameters: of the launch.
+        rings: those of K and V get their places back.
     """
 
     storage: Storage

@@ -56,7 +56,7 @@ from flexfa4.kernels.sm90.backward.compiled import Kernels, kernels_for
 from flexfa4.kernels.sm90.backward.plan import BackwardPlan
 from flexfa4.primitives.fast_division import MOST
 
-_SLAB: Final = 64  # columns; which one is nobody's business where only strides are looked at
+_SLAB: Final = 64  # columns of a slab, where strides alone are looked at: any would do
 
 
 class Backwards:
@@ -285,7 +285,7 @@ def _launched(
         if request.choices.backend != "auto":
             raise
         text = str(error).replace("\n", " ")
-        warnings.warn(BackendWarning(f"gradients come of plain torch code: {text}"), stacklevel=2)
+        warnings.warn(BackendWarning(f"gradients come from plain torch code: {text}"), stacklevel=2)
         return None
     for kernel in kernels:
         target.executor.load(kernel)

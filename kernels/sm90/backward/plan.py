@@ -29,9 +29,10 @@ from flexfa4.kernels.compile.signature import (
     Signature,
     TensorMap,
 )
-from flexfa4.kernels.emit.captures import CapturePlan, captures_signature
+from flexfa4.kernels.emit.captures import CapturePlan
 from flexfa4.kernels.emit.gradient import GradientProgram
 from flexfa4.kernels.emit.program import MaskProgram
+from flexfa4.kernels.forward.plan import capture_parameters
 from flexfa4.kernels.forward.tiles import swizzle_bytes
 from flexfa4.kernels.sm90.backward.storage import Storage, Tiling, plan_storage
 
@@ -170,13 +171,7 @@ class BackwardPlan:
     @property
     def signature(self) -> Signature:
         """All parameters of the kernel, in order."""
-        kinds = {"pointer": Pointer, "i64": Int64, "i32": Int32, "f32": Float32}
-        captures = [
-            kinds[p.kind](f"{what}.{p.name}")
-            for what, graph, plan in self.graphs
-            for p in captures_signature(graph, plan)
-        ]
-        return (*self.maps, *self.scalars, *captures)
+        return (*self.maps, *self.scalars, *capture_parameters(self.graphs))
 
 
 @dataclass(frozen=True)

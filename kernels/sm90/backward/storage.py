@@ -41,6 +41,10 @@ class Tiling:
             shared memory, which takes fewer registers.
         early: the product for dV begins before dS is computed, rather than behind that, which takes
             fewer registers.
+        dp_parts: parts, of a warpgroup's columns, in which dP is computed one after the other; more
+            of them take fewer registers.
+        staged: a tile of dQ goes through shared memory to its sums, rather than straight from
+            registers.
     """
 
     queries: int

@@ -2,16 +2,16 @@
 
 ::
 
-    call         from the tensors of a call to its plan, and to the values of a launch
-    plan         all that the code depends on, and the order of the kernel's parameters
+    plan         all that the code depends on: how work is cut, and the tensor maps
     storage      what lies where in shared memory
-    compiled     the compiled kernel of a plan, from memory, disk or the compiler
 
     kernel       the block: set-up, and which warps do what
     scores       where mod and mask are spliced in
     load         producer warp: TMA loads of Q, K and V
     consume      consumer warpgroups: products and softmax
     epilogue     consumer warpgroups: normalised output and lse to global memory
+
+What comes before a launch, and its parameters, is `kernels.forward`, for all architectures.
 
 A block works on `rows` queries of a head, 64 for each consumer warpgroup, and meets tiles of keys
 one after the other.  Products of a warpgroup overlap with its own softmax (the scores of the next

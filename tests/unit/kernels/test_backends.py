@@ -25,10 +25,12 @@ from flexfa4.kernels.flex.compiled import compiling_with
 from flexfa4.kernels.flex.errors import FlexCompileError
 from flexfa4.kernels.flex.function import FlexBackend
 from flexfa4.kernels.forward import function
+from flexfa4.kernels.forward import varlen as forward_of_packed
 from flexfa4.kernels.forward.function import Launched
 from flexfa4.kernels.launch.target import Target, standing_in
 from flexfa4.kernels.refusal import BackendWarning, Refusal
 from flexfa4.kernels.request import Choices, Inputs, Request
+from flexfa4.kernels.varlen.call import Ends
 from tests.compiled_kernels import compiled_kernel
 
 
@@ -115,6 +117,29 @@ def test_auto_takes_the_kernels_on_their_gpus_where_they_serve_the_call(gpu: Rec
 def test_auto_takes_the_cpu_backend_on_other_gpus(capability: tuple[int, int]) -> None:
     with standing_in(Target(Recorder(), capability, 4)):
         assert backend_for(request("auto"), on_gpu(drawn()), False) is CPU
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "taken"),
+    [
+        ("auto", (9, 0), "sm90"),
+        ("auto", (10, 0), None),
+        ("auto", (8, 0), None),
+        ("sm100", (10, 3), "sm100"),
+        ("sm90", (10, 0), "sm90"),  # which refuses the GPU
+    ],
+)
+def test_packed_sequences_go_to_kernels_that_auto_takes_or_that_are_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, capability: tuple[int, int], taken: str | None
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(
+        forward_of_packed, "attend", lambda architecture, *_: asked.append(architecture.backend)
+    )
+    ends = torch.tensor([0, 30, 70])
+    with standing_in(Target(Recorder(), capability, 4)):
+        backends.attend_varlen(request(name), None, on_gpu(drawn()), Ends(ends, ends))
+    assert asked == ([] if taken is None else [taken])
 
 
 def test_auto_warns_once_where_only_an_installation_is_lacking(

@@ -13,7 +13,7 @@ from flexfa4.kernels.request import ANY_TILE, Tile
 from flexfa4.kernels.sm90.forward.plan import ForwardPlan, Tiling
 from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY, plan_storage
 from flexfa4.kernels.sm90.model import cycles_per_score
-from flexfa4.kernels.sm90.tuning import FORWARD, feasible, serves, tiling_for
+from flexfa4.kernels.sm90.tuning import FORWARD, feasible, tiling_for
 from flexfa4.primitives.tile_walk import TileShape
 
 
@@ -53,7 +53,7 @@ EVERY = [(d, dv) for d in range(16, 257, 16) for dv in range(16, 257, 16)]
 @pytest.mark.parametrize("head_dim", range(16, 257, 16))
 def test_every_multiple_of_16_has_a_tiling_that_fits(head_dim: int) -> None:
     for head_dims in (dims for dims in EVERY if dims[0] == head_dim):
-        assert serves(head_dims)
+        assert architecture("sm90").refused_head_dims(head_dims) is None
         tiling = tiling_for(head_dims, ANY_TILE)
         assert isinstance(tiling, Tiling)
         storage = plan_storage(tiling.rows, tiling.keys, head_dims, tiling.stages)
@@ -79,7 +79,7 @@ def test_what_was_measured_to_be_best_is_near_the_best_of_the_model(
 
 @pytest.mark.parametrize("head_dims", [(72, 64), (64, 8), (272, 64), (64, 272), (0, 16)])
 def test_other_head_dims_are_not_served(head_dims: tuple[int, int]) -> None:
-    assert not serves(head_dims)
+    assert architecture("sm90").refused_head_dims(head_dims) is not None
 
 
 @pytest.mark.parametrize(
