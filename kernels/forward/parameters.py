@@ -10,19 +10,17 @@ from typing import Any, Final
 from cutlass import Float32, Int32, Int64, cute
 
 from flexfa4.frontend.ir import input_, make_graph
-from flexfa4.kernels.blocks.emitted import EmittedEnds
-from flexfa4.kernels.emit.captures import captures_signature
-from flexfa4.kernels.emit.evaluator import Fixed, Leaves, TraceTime
+from flexfa4.kernels.emit.evaluator import Fixed, Leaves
 from flexfa4.kernels.emit.places import Columns
 from flexfa4.kernels.emit.program import LOG2E
 from flexfa4.kernels.emit.sites import MaskSite, ScoreSite
 from flexfa4.kernels.forward.plan import VariantPlan
+from flexfa4.kernels.forward.traced_parameters import TracedParameters
 from flexfa4.kernels.varlen.table import ENTRY, HEADER, ITEMS, SECTION
 from flexfa4.primitives import ragged
 from flexfa4.primitives.device_arithmetic import DEVICE
 from flexfa4.primitives.fast_division import Divisor
 from flexfa4.primitives.scheduler import NUMBERS, Item, Order, Sections
-from flexfa4.primitives.tile_walk import Lengths, RowLimits, TileSource
 
 _IDENTITY: Final = make_graph("score", input_("score"))
 _OF_SEQUENCE: Final = ("q_begin", "q_len", "kv_begin", "kv_len")
@@ -38,7 +36,7 @@ class Maps:
     out: Any
 
 
-class Parameters(TraceTime):
+class Parameters(TracedParameters[VariantPlan]):
     """The parameters of a launch.
 
     Attributes:
@@ -64,26 +62,10 @@ class Parameters(TraceTime):
             columns: of a tile of scores that a thread holds.
             pairs: two neighbouring scores are computed at once.
         """
-        self.plan = plan
         self.maps = Maps(*maps)
         self._columns = columns
         self._pairs = pairs
-        names = [parameter.name for parameter in plan.scalars]
-        self._named = dict(zip(names, values, strict=False))
-        self._captures: dict[str, Sequence[Any]] = {}
-        rest = list(values[len(names) :])
-        for what, graph, known in plan.graphs:
-            declared = captures_signature(graph, known)
-            own, rest = rest[: len(declared)], rest[len(declared) :]
-            self._captures[what] = [
-                value.toint() if parameter.kind == "pointer" else value
-                for parameter, value in zip(declared, own, strict=True)
-            ]
-        assert not rest
-
-    def __getitem__(self, name: str) -> Any:
-        """Return the value of a parameter that is no capture."""
-        return self._named[name]
+        super().__init__(plan, values)
 
     def at(self, number: Int32) -> tuple[Parameters, Item]:
         """Return the item of a number, and the parameters for its sequence."""
@@ -131,27 +113,6 @@ class Parameters(TraceTime):
     def group(self) -> Int32:
         """Query heads that share a key head."""
         return self["heads"] // self["kv_heads"]
-
-    @property
-    def scale(self) -> Float32:
-        """The softmax scale."""
-        return Float32(self["scale"])
-
-    @property
-    def limits(self) -> RowLimits:
-        """The keys that each query sees, where they are one interval; otherwise all."""
-        lengths = Lengths(self["q_len"], self["kv_len"])
-        interval, ends = self.plan.walk.interval, None
-        if interval is not None:
-            leaves = self._leaves("limit", None, None)
-            ends = EmittedEnds(interval, self.plan.limit_captures, leaves)
-        return self.plan.walk.limits_of(DEVICE, lengths, ends)
-
-    @property
-    def source(self) -> TileSource:
-        """What gives the tiles of keys of a tile of queries."""
-        walk = self.plan.walk
-        return walk.source_of([self[p.name] for p in walk.parameters], self.limits)
 
     @property
     def order(self) -> Order:

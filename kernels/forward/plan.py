@@ -80,14 +80,8 @@ class VariantPlan(ABC):
     @functools.cached_property
     def graphs(self) -> tuple[tuple[str, Graph, CapturePlan], ...]:
         """The graphs that are evaluated, by name, with what is known of their captures."""
-        found: list[tuple[str, Graph, CapturePlan]] = []
-        if self.score.graph is not None:
-            found.append(("score", self.score.graph, self.score_captures))
-        if self.mask is not None:
-            found.append(("mask", self.mask.graph, self.mask_captures))
-        if self.walk.interval is not None:
-            found.append(("limit", self.walk.interval.graph, self.limit_captures))
-        return tuple(found)
+        captures = (self.score_captures, self.mask_captures, self.limit_captures)
+        return evaluated_graphs(self.score.graph, self.mask, self.walk, captures)
 
     @property
     @abstractmethod
@@ -118,6 +112,29 @@ class VariantPlan(ABC):
     def signature(self) -> Signature:
         """All parameters of the kernel, in order."""
         return (*self.maps, *self.scalars, *capture_parameters(self.graphs))
+
+
+def evaluated_graphs(
+    score: Graph | None,
+    mask: MaskProgram | None,
+    walk: WalkPlan,
+    captures: tuple[CapturePlan, CapturePlan, CapturePlan],
+) -> tuple[tuple[str, Graph, CapturePlan], ...]:
+    """Return the graphs that a kernel evaluates, by name, with what is known of their captures.
+
+    Args:
+        score: the score mod, or what is computed of it; None if nothing is.
+        mask: evaluated for each score of a partial tile, if one is.
+        walk: has the limits of rows, if there are any.
+        captures: of the three.
+    """
+    graphs = {
+        "score": score,
+        "mask": None if mask is None else mask.graph,
+        "limit": None if walk.interval is None else walk.interval.graph,
+    }
+    named = zip(graphs.items(), captures, strict=True)
+    return tuple((name, graph, known) for (name, graph), known in named if graph is not None)
 
 
 def capture_parameters(graphs: Iterable[tuple[str, Graph, CapturePlan]]) -> Iterator[Parameter]:

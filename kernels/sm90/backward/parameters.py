@@ -9,18 +9,17 @@ from typing import Any, Final
 from cutlass import Float32, Int32, Int64, cute
 
 from flexfa4.frontend.ir import input_, make_graph
-from flexfa4.kernels.blocks.emitted import EmittedEnds
-from flexfa4.kernels.emit.captures import captures_signature
-from flexfa4.kernels.emit.evaluator import Fixed, Leaves, TraceTime
+from flexfa4.kernels.emit.evaluator import Fixed, Leaves
 from flexfa4.kernels.emit.gradient_sites import GradientSite, Sink
 from flexfa4.kernels.emit.places import Columns
 from flexfa4.kernels.emit.sites import MaskSite
+from flexfa4.kernels.forward.traced_parameters import TracedParameters
 from flexfa4.kernels.sm90.backward.plan import BackwardPlan
 from flexfa4.kernels.sm90.backward.storage import STATISTICS
 from flexfa4.primitives import wgmma
 from flexfa4.primitives.device_arithmetic import DEVICE
 from flexfa4.primitives.scheduler import NUMBERS, Order, Sections
-from flexfa4.primitives.tile_walk import Dense, Lengths, Listed, Ranks, RowLimits, TileSource
+from flexfa4.primitives.tile_walk import Dense, Listed, Ranks
 
 _IDENTITY: Final = make_graph("score", input_("score"))
 
@@ -37,7 +36,7 @@ class Maps:
     dv: Any
 
 
-class Parameters(TraceTime):
+class Parameters(TracedParameters[BackwardPlan]):
     """The parameters of a launch.
 
     Attributes:
@@ -46,50 +45,13 @@ class Parameters(TraceTime):
     """
 
     def __init__(self, plan: BackwardPlan, maps: Sequence[Any], values: Sequence[Any]) -> None:
-        self.plan = plan
         self.maps = Maps(*maps)
-        names = [parameter.name for parameter in plan.scalars]
-        self._named = dict(zip(names, values, strict=False))
-        self._captures: dict[str, Sequence[Any]] = {}
-        rest = list(values[len(names) :])
-        for what, graph, known in plan.graphs:
-            declared = captures_signature(graph, known)
-            own, rest = rest[: len(declared)], rest[len(declared) :]
-            self._captures[what] = [
-                value.toint() if parameter.kind == "pointer" else value
-                for parameter, value in zip(declared, own, strict=True)
-            ]
-        assert not rest
-
-    def __getitem__(self, name: str) -> Any:
-        """Return the value of a parameter that is no capture."""
-        return self._named[name]
+        super().__init__(plan, values)
 
     @property
     def group(self) -> Int32:
         """Query heads that share a key head."""
         return Int32(self["group"])
-
-    @property
-    def scale(self) -> Float32:
-        """The softmax scale."""
-        return Float32(self["scale"])
-
-    @property
-    def limits(self) -> RowLimits:
-        """The queries that see each key, where they are one interval; otherwise all."""
-        lengths = Lengths(self["q_len"], self["kv_len"])
-        interval, ends = self.plan.walk.interval, None
-        if interval is not None:
-            leaves = self._leaves("limit", None, None)
-            ends = EmittedEnds(interval, self.plan.limit_captures, leaves)
-        return self.plan.walk.limits_of(DEVICE, lengths, ends)
-
-    @property
-    def source(self) -> TileSource:
-        """What gives the tiles of queries of a tile of keys."""
-        walk = self.plan.walk
-        return walk.source_of([self[p.name] for p in walk.parameters], self.limits)
 
     @property
     def ranks(self) -> Ranks:

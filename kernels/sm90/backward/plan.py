@@ -32,7 +32,7 @@ from flexfa4.kernels.compile.signature import (
 from flexfa4.kernels.emit.captures import CapturePlan
 from flexfa4.kernels.emit.gradient import GradientProgram
 from flexfa4.kernels.emit.program import MaskProgram
-from flexfa4.kernels.forward.plan import capture_parameters
+from flexfa4.kernels.forward.plan import capture_parameters, evaluated_graphs
 from flexfa4.kernels.forward.tiles import swizzle_bytes
 from flexfa4.kernels.sm90.backward.storage import Storage, Tiling, plan_storage
 
@@ -124,14 +124,8 @@ class BackwardPlan:
     @property
     def graphs(self) -> tuple[tuple[str, Graph, CapturePlan], ...]:
         """The graphs that are evaluated, by name, with what is known of their captures."""
-        found: list[tuple[str, Graph, CapturePlan]] = []
-        if self.score.graph is not None:
-            found.append(("score", self.score.graph, self.score_captures))
-        if self.mask is not None:
-            found.append(("mask", self.mask.graph, self.mask_captures))
-        if self.walk.interval is not None:
-            found.append(("limit", self.walk.interval.graph, self.limit_captures))
-        return tuple(found)
+        captures = (self.score_captures, self.mask_captures, self.limit_captures)
+        return evaluated_graphs(self.score.graph, self.mask, self.walk, captures)
 
     @property
     def maps(self) -> tuple[TensorMap, ...]:
