@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopper.predicted import Comparison, comparisons, fitted, measured_ms
+from record import inserted
 
 RESULTS: Final = Path(__file__).parent / "results" / "h200.json"
 BEGIN: Final = "<!-- written by benchmarks/h200_model.py -->"
-END: Final = "<!-- end -->"
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     text = table(results)
     print(text)
     if arguments.write:
-        arguments.write.write_text(inserted(arguments.write.read_text(), text))
+        arguments.write.write_text(inserted(arguments.write.read_text(), text, BEGIN))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -68,12 +68,6 @@ def without(results: dict[str, Any], found: Comparison) -> float:
     others = {name: ms for name, ms in measured_ms(results).items() if name != found.case}
     constants = fitted(others)
     return next(c.error for c in comparisons(results, constants) if c.case == found.case)
-
-
-def inserted(document: str, text: str) -> str:
-    """Return a document with a text between its marks."""
-    before, rest = document.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.split(END, 1)[1]}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What each benchmark writes beside its rows: sizes, date, commit and machine.
+"""What each benchmark writes beside its rows: sizes, date, commit and machine; tables in documents.
 
 Measures nothing.
 """
@@ -63,6 +63,22 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
+
+
+END: Final = "<!-- end -->"
+"""What the place of a table in a document ends with."""
+
+
+def inserted(document: str, text: str, begin: str) -> str:
+    """Return a document with a text in its place.
+
+    Args:
+        document: that has the place.
+        text: for it.
+        begin: what the place begins with; it ends with `END`.
+    """
+    before, rest = document.split(begin)
+    return f"{before}{begin}\n\n{text}\n\n{END}{rest.split(END, 1)[1]}"
 
 
 GPU_PACKAGES: Final = ("torch", "triton", "flash-attn-4", "nvidia-cutlass-dsl", "nvidia-cudnn-cu13")

@@ -16,7 +16,7 @@ import torch
 from flexfa4.api import Options, choices_of
 from flexfa4.block_mask import BlockMask
 from flexfa4.checks import check_mod, check_tensors, checked_scale
-from flexfa4.errors import ArgumentError, describe
+from flexfa4.errors import ArgumentError, HeadsDoNotDivideError, describe
 from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.tracing.trace import resolve
 from flexfa4.kernels.architectures import BACKENDS, named
@@ -55,6 +55,27 @@ class Call:
     return_lse: bool = False
     options: Options | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse sizes that are none."""
+        for name in ("batch", "heads", "kv_heads", "q_len", "kv_len"):
+            size = getattr(self, name)
+            if size is not None and not _is_size(size):
+                raise ArgumentError(
+                    name=name,
+                    found_value=describe(size),
+                    expected="an int, at least 1, or None",
+                    rewrite=f"{name}=8",
+                )
+        dims: Any = self.head_dim
+        pair = isinstance(dims, tuple) and len(dims) == 2
+        if not all(map(_is_size, dims if pair else (dims,))):
+            raise ArgumentError(
+                name="head_dim",
+                found_value=describe(dims),
+                expected="an int, at least 1, or a tuple of two: of query and key, and of value",
+                rewrite="head_dim=128",
+            )
+
     def with_mask(self, mask: BlockMask) -> Call:
         """Return the call with what a block mask was made for, where nothing else is said."""
         given = {name: getattr(self, name) for name in ("batch", "heads", "q_len", "kv_len")}
@@ -70,6 +91,13 @@ class Call:
         batch, heads, q_len = self.batch or 1, self.heads or self.kv_heads or 1, self.q_len or LONG
         kv_heads, kv_len = self.kv_heads or heads, self.kv_len or q_len
         dim, value_dim = self.head_dims
+        if heads % kv_heads:
+            raise HeadsDoNotDivideError(
+                q_heads=heads,
+                kv_heads=kv_heads,
+                shapes=f"heads {heads}, kv_heads {kv_heads}",
+                rewrite=f"heads={max(heads - heads % kv_heads, kv_heads)}",
+            )
         one = torch.empty(1, dtype=self.dtype)
         q = one.expand(batch, heads, q_len, dim)
         k = one.expand(batch, kv_heads, kv_len, dim)
@@ -83,6 +111,10 @@ class Call:
         """Head dimensions of query and key, and of value."""
         dims = self.head_dim
         return dims if isinstance(dims, tuple) else (dims, dims)
+
+
+def _is_size(n: Any) -> bool:
+    return isinstance(n, int) and not isinstance(n, bool) and n >= 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +216,8 @@ def compile(
 
     Raises:
         UnservedCallError, KernelLimitError: there is no kernel for such calls.
-        ArgumentError: there are no kernels for the architecture.
+        ArgumentError: there are no kernels for the architecture; or the folder that was named
+            cannot be written.
         CompileError: CuTe-DSL is not installed, or refuses the kernel.
         FlexFA4Error: as `flexfa4.attention`, for what is wrong in the arguments.
     """
@@ -203,7 +236,15 @@ def compile(
         raise plan.error(BACKENDS[arch])
     cache = KERNELS if folder is None else KernelCache(Path(folder) / "kernels")
     kernel = cache.get(plan, arch, lambda: compile_plan(named(arch), plan, arch))
-    return CompiledAttention(plan, kernel, cache.path(plan, arch))
+    path = cache.path(plan, arch)
+    if folder is not None and not path.exists():
+        raise ArgumentError(
+            name="folder",
+            found_value=f"{str(folder)!r}, which cannot be written",
+            expected="a folder that can be written, or None for the user's cache",
+            rewrite='folder="kernels"',
+        )
+    return CompiledAttention(plan, kernel, path)
 
 
 def is_other_gpu(arch: object) -> bool:

@@ -22,14 +22,15 @@ from flexfa4.counters import count
 from flexfa4.errors import ArgumentError, DeviceError, OutOfRangeError, describe
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import F32, Buffer
+from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.tracing.trace import resolve
 from flexfa4.kernels.backends import attend
+from flexfa4.kernels.forms import Form, form_of
 from flexfa4.kernels.request import MOST_TAU, TAU, Choices, Inputs, Request, Tile
-from flexfa4.masks.cache import block_mask_for
-from flexfa4.masks.spec import GivenSizes
+from flexfa4.masks.cache import blocks_for
 from flexfa4.out_of_range import explained
 from flexfa4.torch_op.arguments import captured
-from flexfa4.torch_op.context import needs_op, refuse_forward_mode
+from flexfa4.torch_op.context import may_need_op, needs_op, refuse_forward_mode
 
 
 @dataclass(frozen=True)
@@ -40,20 +41,27 @@ class Options:
         scores_at_once: how many scores the CPU backend holds at a time, at least 4096: 4 bytes each
             (8 for fp64), and in a backward pass two to four times that. Fewer take less memory and
             more time; None is about a million. A mask's tiles stay at least one block.
-        tile: queries and keys of a tile of the GPU kernels; None takes those of a table.
+        tile: queries and keys of a tile of the GPU kernels; None takes those of a table. On
+            Blackwell a tile of 512 queries is one of two blocks that compute each product together,
+            for calls without a block mask.
         stages: tiles of keys that a GPU kernel loads ahead; None likewise.
         tau: GPU kernels rescale a row's sums when its maximum has grown by more than this, in
             powers of 2: from 0, always, to 15; None is 8. Results differ in rounding only.
+        emulated_exponentials: share of the exponentials that GPU kernels compute by multiplications
+            rather than on the unit for them, from 0 to 1; None takes that of a table. An emulated
+            one is off by at most 9e-5 of itself, where bf16 rounds by up to 2e-3.
     """
 
     scores_at_once: int | None = None
     tile: tuple[int, int] | None = None
     stages: int | None = None
     tau: float | None = None
+    emulated_exponentials: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no number of scores, no tile, no number of stages and no threshold."""
+        """Refuse what is no number of scores, tile, number of stages, threshold or share."""
         n, stages, tau = self.scores_at_once, self.stages, self.tau
+        share = self.emulated_exponentials
         tile: Any = self.tile
         if n is not None and not (_is_count(n) and n >= 4096):
             raise ArgumentError(
@@ -67,7 +75,9 @@ class Options:
         ):
             raise ArgumentError(
                 name="tile",
-                found_value=describe(tile),
+                found_value=f"({', '.join(map(describe, tile))})"
+                if isinstance(tile, tuple)
+                else describe(tile),
                 expected="a tuple of queries and keys, or None",
                 rewrite="flexfa4.Options(tile=(128, 128))",
             )
@@ -85,10 +95,20 @@ class Options:
                 expected=f"a number from 0 to {MOST_TAU}, or None",
                 rewrite="flexfa4.Options(tau=0) to rescale always",
             )
+        if share is not None and not (_is_number(share) and 0 <= share <= 1):
+            raise ArgumentError(
+                name="emulated_exponentials",
+                found_value=describe(share),
+                expected="a share from 0 to 1, or None",
+                rewrite="flexfa4.Options(emulated_exponentials=0.25)",
+            )
 
-    def for_op(self, backend: str) -> tuple[int | None, str, tuple[int, ...], float | None]:
+    def for_op(
+        self, backend: str
+    ) -> tuple[int | None, str, tuple[int, ...], float | None, float | None]:
         """Return what an op is told of a backend and these choices."""
-        return self.scores_at_once, backend, self.whole_tile, self.tau
+        at_once, tile, tau = self.scores_at_once, self.whole_tile, self.tau
+        return at_once, backend, tile, tau, self.emulated_exponentials
 
     @property
     def whole_tile(self) -> tuple[int, ...]:
@@ -214,14 +234,14 @@ def attention(
     cast = operand_dtype(query)
     if cast is not None:
         query, key, value = (cast_operand(t, cast) for t in (query, key, value))
-    check_tensors(query, key, value, sink)
-    check_backend(backend)
-    check_flag("return_lse", return_lse)
-    check_flag("deterministic", deterministic)
-    _check_options(options)
-    factor = checked_scale(scale, query.shape[3])
+    inputs = Inputs(query, key, value, sink)
+    chosen = _checked_choices(backend, options, deterministic)
+    form = _checked_form(inputs, chosen)
+    if return_lse is not False and return_lse is not True:
+        check_flag("return_lse", return_lse)
+    factor = form.scale if scale is None and form else checked_scale(scale, query.shape[3])
     score, needs_grad = _resolved(score_mod, query)
-    if needs_op(query, key, value, sink):
+    if form is None and needs_op(query, key, value, sink):
         from flexfa4.torch_op import calls
 
         tensors = calls.Tensors(query, key, value, sink)
@@ -229,46 +249,70 @@ def attention(
         how = (options or _NO_OPTIONS).for_op(backend)
         told = calls.Choices(scale, return_lse, *how, deterministic=deterministic)
         return calls.run(tensors, captured(score), given, told)
-    mask = None if block_mask is None else _block_mask(block_mask, query, key)
-    blocks = None if mask is None else mask.blocks_on(query.device)
-    chosen = choices_of(backend, options, deterministic)
-    request = Request(score, blocks, factor, needs_grad, return_lse, chosen)
-    out, lse = _attended(request, Inputs(query, key, value, sink))
+    form = form or form_of(inputs, chosen)
+    blocks = None if block_mask is None else _blocks(block_mask, inputs, form)
+    request = Request(score, blocks, factor, needs_grad, return_lse, chosen, form)
+    try:
+        out, lse = attend(request, inputs)
+    except OutOfRangeError as error:
+        raise explained(error, score, form.sizes, OutOfRangeError) from None
     return out if lse is None else (out, lse)
+
+
+def _checked_form(inputs: Inputs, choices: Choices) -> Form | None:
+    """Check the tensors of a call, once for all of a form; None where torch may have to see it."""
+    if may_need_op(*inputs):
+        check_tensors(*inputs)
+        return None
+    try:
+        form = form_of(inputs, choices)
+    except (RuntimeError, ValueError):  # not strided, or of other axes
+        check_tensors(*inputs)
+        raise
+    if not form.checked:
+        check_tensors(*inputs)
+        form.checked = True
+    return form
 
 
 def _resolved(score_mod: Any, query: torch.Tensor) -> tuple[BoundGraph | None, frozenset[Buffer]]:
     """Return a score mod with its captures, and the buffers of it that need gradients."""
     if score_mod is None:
-        return None, frozenset()
+        return None, _NO_BUFFERS
     check_mod("score_mod", score_mod, "score")
     score = resolve(score_mod, "score")
-    return score, _check_captures(score, query) if score.tensors else frozenset()
-
-
-def _attended(request: Request, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | None]:
-    try:
-        return attend(request, inputs)
-    except OutOfRangeError as error:
-        raise explained(error, request.score, inputs.sizes, OutOfRangeError) from None
+    return score, _check_captures(score, query) if score.tensors else _NO_BUFFERS
 
 
 _NO_OPTIONS: Final = Options()
+_NO_BUFFERS: Final[frozenset[Buffer]] = frozenset()
 
 
-def _check_options(options: Any) -> None:
+def _checked_choices(backend: Any, options: Any, deterministic: Any) -> Choices:
+    """Check arguments that say how a call runs; return them as backends are told them."""
+    try:
+        return choices_of(backend, options, deterministic)
+    except TypeError:  # not hashable
+        return choices_of.__wrapped__(backend, options, deterministic)
+
+
+@functools.lru_cache(maxsize=64, typed=True)
+def choices_of(backend: str, options: Options | None, deterministic: bool = False) -> Choices:
+    """Return how a call runs, as backends are told it.
+
+    Raises:
+        FlexFA4Error: a class of `flexfa4.errors`: one of them is not what its type says.
+    """
+    check_backend(backend)
+    check_flag("deterministic", deterministic)
     if options is not None and not isinstance(options, Options):
         raise options_error(describe(options))
-
-
-@functools.lru_cache(maxsize=64)
-def choices_of(backend: str, options: Options | None, deterministic: bool = False) -> Choices:
-    """Return how a call runs, as backends are told it."""
     options = options or _NO_OPTIONS
     rows, keys = options.tile or (None, None)
     tau = TAU if options.tau is None else float(options.tau)
     tile = Tile(rows, keys, options.stages)
-    return Choices(backend, options.scores_at_once, tile, tau, deterministic)
+    emulated = options.emulated_exponentials
+    return Choices(backend, options.scores_at_once, tile, tau, emulated, deterministic)
 
 
 def _mask_for_op(
@@ -286,29 +330,27 @@ def _mask_for_op(
     return resolve(block_mask, "mask")
 
 
-def _block_mask(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> BlockMask:
+def _blocks(block_mask: Any, inputs: Inputs, form: Form) -> MaskBlocks:
+    """Return what kernels iterate, of a block mask that fits and is current, or of a mask."""
     if isinstance(block_mask, BlockMask):
-        block_mask.check_fits(query, key)
-        block_mask.check_current()
-        return block_mask
+        return block_mask.blocks_for(inputs.q, inputs.k, form)
     check_mod("block_mask", block_mask, "mask")
-    sizes = GivenSizes(query.shape[0], query.shape[1], query.shape[2], key.shape[2], key.shape[1])
-    return block_mask_for(block_mask, sizes, query.device)
+    return blocks_for(block_mask, inputs.q, inputs.k, form)
 
 
 def _check_captures(score: BoundGraph, query: torch.Tensor) -> frozenset[Buffer]:
     """Check the captured tensors of a score mod; return those that need gradients."""
     refuse_forward_mode(*score.tensors)
-    needs: list[Buffer] = []
+    needs, device = _NO_BUFFERS, query.device
     for buffer, tensor in zip(score.graph.buffers, score.tensors, strict=True):
-        if tensor.device != query.device:
+        if tensor.device != device:
             raise DeviceError(
                 name=f"captured tensor `{buffer.name}`",
                 device=tensor.device,
                 other="query",
-                other_device=query.device,
+                other_device=device,
                 rewrite=f"{buffer.name} = {buffer.name}.to(query.device)",
             )
         if tensor.requires_grad and buffer.dtype is F32:
-            needs.append(buffer)
-    return frozenset(needs)
+            needs |= {buffer}
+    return needs

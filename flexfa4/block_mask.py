@@ -13,8 +13,9 @@ to another process, too, and no change of the original's captures concerns a cop
 from __future__ import annotations
 
 import functools
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -37,8 +38,6 @@ from flexfa4.frontend.masks.structure import Lines, MaskBlocks, analyse
 from flexfa4.frontend.tracing.forms import MaskLike
 from flexfa4.frontend.tracing.trace import TextMod, resolve
 from flexfa4.lru import LruCache
-from flexfa4.masks.copies import restored, state_of
-from flexfa4.masks.parts import Part, bound_part, part_of
 from flexfa4.masks.registry import register
 from flexfa4.masks.snapshot import Snapshot, number_key
 from flexfa4.masks.spec import (
@@ -56,10 +55,15 @@ from flexfa4.out_of_range import explained
 from flexfa4.torch_op.arguments import captured, text_of
 from flexfa4.torch_op.context import needs_op, refuse_jit_trace, untraced
 
+if TYPE_CHECKING:  # pickling and parts are not on the way of a first call
+    from flexfa4.masks.parts import Part
+
 __all__ = ["BlockLists", "BlockMask", "create_block_mask"]
 
 # Rows up to which a block mask says in its repr how many of its blocks are empty.
 _COUNTED_ROWS = 1 << 12
+# Forms of calls for which a block mask remembers that it fits.
+_KEPT_FORMS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +141,7 @@ class BlockMask:
         self._spec = spec
         self._blocks = blocks
         self._snapshot = snapshot
+        self._of_forms: dict[Hashable, MaskBlocks] = {}
         register(bound, spec, blocks)
 
     @property
@@ -299,6 +304,8 @@ class BlockMask:
     __iter__ = None  # or else Python would count indices up
 
     def _picked(self, index: Any) -> BlockMask:
+        from flexfa4.masks.parts import part_of
+
         part = part_of(index, self._spec.sizes)
         if self._part is None:
             return self._cut(part)
@@ -307,6 +314,8 @@ class BlockMask:
         return self if inside == place else whole._cut(inside)
 
     def _cut(self, part: Part) -> BlockMask:
+        from flexfa4.masks.parts import bound_part
+
         bound, spec = bound_part(self._bound, self._spec, part)
         if spec == self._spec:
             return self
@@ -327,6 +336,27 @@ class BlockMask:
         A mask that captures no tensors can be evaluated anywhere, wherever its block mask was made.
         """
         return self._blocks.on(device)
+
+    def blocks_for(self, query: torch.Tensor, key: torch.Tensor, form: Hashable) -> MaskBlocks:
+        """Return `blocks_on` the device of a call that it fits; raise if it is not current.
+
+        Args:
+            query: see `check_fits`.
+            key: likewise.
+            form: what tells calls apart whose tensors differ.
+
+        Raises:
+            BlockMaskMismatchError, DeviceError: see `check_fits`.
+            StaleBlockMaskError: see `check_current`.
+        """
+        found = self._of_forms.get(form)
+        if found is None:
+            self.check_fits(query, key)
+            if len(self._of_forms) >= _KEPT_FORMS:
+                self._of_forms.clear()
+            found = self._of_forms[form] = self.blocks_on(query.device)
+        self._check_current()
+        return found
 
     @untraced
     def check_fits(self, query: torch.Tensor, key: torch.Tensor) -> None:
@@ -380,6 +410,9 @@ class BlockMask:
         Raises:
             StaleBlockMaskError: a captured number, tensor or choice changed.
         """
+        self._check_current()
+
+    def _check_current(self) -> None:
         whole = self if self._part is None else self._part[0]
         self._snapshot.check_current(whole._spec.call_text)
 
@@ -402,9 +435,13 @@ class BlockMask:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
+        from flexfa4.masks.copies import state_of
+
         return state_of(self._bound, self._spec, self._blocks)
 
     def __setstate__(self, state: Any) -> None:
+        from flexfa4.masks.copies import restored
+
         found = restored(state)
         mask, bound = found.mask, found.bound
         snapshot = Snapshot.for_good(mask, bound)

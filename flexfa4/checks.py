@@ -39,6 +39,7 @@ BACKENDS: Final = (
     "auto", "cpu", "flex", "sm90", "sm100",
     "emulator", "emulator:sm_90a", "emulator:sm_103a",
 )  # fmt: skip
+_LARGEST: Final = torch.finfo(torch.float32).max
 _CHECKED: set[tuple[Any, ...]] = set()
 _CHECKED_LIMIT: Final = 4096
 
@@ -193,7 +194,7 @@ def _shape_rules(q: torch.Size, k: torch.Size, v: torch.Size) -> tuple[tuple[boo
 
 def _fit_heads(q: torch.Size, k: torch.Size) -> str:
     """Return how query heads become a multiple of the key heads."""
-    if k[2] > 0 and q[2] % k[2] == 0 and q[1] != q[2]:
+    if k[1] > k[2] > 0 and q[2] % k[2] == 0:  # more heads than keys: they are lengths
         return (
             "query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)"
             "  # if they are (batch, length, heads, head dimension)"
@@ -271,20 +272,23 @@ def checked_scale(scale: Any, head_dim: int) -> float:
     """Return the scale, ``1/sqrt(head_dim)`` by default.
 
     Raises:
-        ArgumentError: it is no finite real number.
+        ArgumentError: it is no real number, or none that is finite in fp32.
     """
     if scale is None:
         return 1.0 / math.sqrt(head_dim)
+    found = describe(scale)
     if isinstance(scale, numbers.Real) and not isinstance(scale, bool):
         try:
             number = float(scale)
         except OverflowError:
             number = math.inf
-        if math.isfinite(number):
+        if abs(number) <= _LARGEST:
             return number
+        if math.isfinite(number):
+            found = f"{found}, which is infinite in fp32"
     raise ArgumentError(
         name="scale",
-        found_value=describe(scale),
+        found_value=found,
         expected="a finite number, or None for 1/sqrt(head dimension)",
         rewrite="attention(query * scale, key, value, scale=1.0)"
         if isinstance(scale, torch.Tensor)

@@ -13,9 +13,9 @@ from flexfa4.frontend.ir import Graph
 from flexfa4.frontend.places import NOWHERE, Places
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # made on each call: `frozen` would take three times as long
 class BoundGraph:
-    """A graph and the captured values it runs with.
+    """A graph and the captured values it runs with; nobody changes one.
 
     Attributes:
         graph: the simplified graph.

@@ -25,8 +25,19 @@ from flexfa4.errors import OutOfRangeError
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.contraction import sum_of_products
 from flexfa4.frontend.gather import gather
-from flexfa4.frontend.ir import BOOL, F32, I32, Buffer, DType, Node, Scalar, Search, topological
-from flexfa4.frontend.lanes import AXES, AnyLanes, Lanes, arange
+from flexfa4.frontend.ir import (
+    BOOL,
+    F32,
+    I32,
+    Buffer,
+    DType,
+    Node,
+    Scalar,
+    Search,
+    own_place,
+    topological,
+)
+from flexfa4.frontend.lanes import AXES, AnyLanes, Lanes, arange, common_shape
 from flexfa4.frontend.ops import OPS
 from flexfa4.frontend.pool import Pool
 from flexfa4.frontend.sizes import Sizes
@@ -126,7 +137,7 @@ class Program:
             dead = (a for a in dict.fromkeys(args) if last_use[a] == i and a not in final)
             row = OPS.get(node.op)
             compute = lowerings.get(node.op, row.eager) if row is not None else None
-            if args != node.args:
+            if node.op == "sum" and args != node.args:
                 compute = _dot
             self._steps.append(
                 _Step(
@@ -176,7 +187,7 @@ class Program:
                 if node.op == "load":
                     result = _load(node, given, values, lanes, visible)
                 elif node.op == "search":
-                    result = _search(node, given, values)
+                    result = _search(step, given, values)
                 else:
                     result = _leaf(node, values, lanes, score)
                     if result is score:
@@ -217,7 +228,13 @@ def operands(node: Node, products: bool) -> tuple[Node, ...]:
     Args:
         node: the node.
         products: a sum of products of two vectors reads these two (see `Program`).
+
+    Returns:
+        Its operands; for a search, the place in place of the element there (`ir.own_place`).
     """
+    if node.op == "search":
+        place = own_place(node)
+        return node.args if place is None else (*node.args[:-1], place)
     if products and node.op == "sum" and node.dtype is F32:
         (vector,) = node.args
         if vector.op == "mul" and all(a.length is not None for a in vector.args):
@@ -288,8 +305,7 @@ def _apply(
                 return compute(*operands, out=t)
         if pool is not None and node.dtype is F32:
             shapes = [o.shape for o in operands if isinstance(o, torch.Tensor)]
-            shape = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
-            return compute(*operands, out=pool.lend(shape))
+            return compute(*operands, out=pool.lend(common_shape(*shapes)))
     if compute is _dot:
         a, b = operands
         return _dot(a, b, pool)
@@ -351,7 +367,8 @@ def _load(
     else:
         tensor = tensor.permute(*gathered, *plain)
         index = [_index_tensor(node, d, indices[d], values.device) for d in gathered]
-        result = tensor[tuple(index)] if plain else gather(tensor, index)
+        from_end = _may_be_negative([node.args[d] for d in gathered])
+        result = tensor[tuple(index)] if plain else gather(tensor, index, from_end=from_end)
         varies = any(isinstance(i, torch.Tensor) for i in index)
         adv = result.dim() - len(plain) if varies else 0
     result = _to_axes(result, adv, list(plain.values()), rank)
@@ -458,13 +475,20 @@ def _to_axes(result: torch.Tensor, adv: int, axes: list[int], rank: int) -> torc
     return result[(0,) * len(spare)]
 
 
-def _search(node: Node, given: list[Value], values: Values) -> Value:
+def _search(step: _Step, given: list[Value], values: Values) -> Value:
     """Find the place of a value along an axis of a captured tensor, at every lane."""
-    where: Search = node.attr
+    where: Search = step.node.attr
     runs = values.value_runs[where.buffer, where.axis]
     *indices, value = given
+    if step.args != step.node.args:
+        return runs.around(where.side, indices, value, from_end=_may_be_negative(step.args))
     value = torch.as_tensor(value, dtype=runs.values.dtype, device=runs.values.device)
-    return runs.find(where.side, indices, value)
+    return runs.find(where.side, indices, value, from_end=_may_be_negative(step.args[:-1]))
+
+
+def _may_be_negative(indices: Sequence[Node]) -> bool:
+    """Whether indices may count from the end; positions do not."""
+    return any(index.op != "input" for index in indices)
 
 
 def widened(result: torch.Tensor, dtype: DType, float_dtype: torch.dtype) -> torch.Tensor:

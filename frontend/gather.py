@@ -24,13 +24,16 @@ _SIGNED: Final = {
 }
 
 
-def gather(tensor: torch.Tensor, indices: Sequence[Index]) -> torch.Tensor:
+def gather(
+    tensor: torch.Tensor, indices: Sequence[Index], *, from_end: bool = True
+) -> torch.Tensor:
     """Return the elements of a tensor at some indices.
 
     Args:
         tensor: of any strides.
-        indices: for each dimension int64 tensors that broadcast, or numbers; within -n ... n-1,
-            negative ones count from the end. They are not checked.
+        indices: for each dimension int64 tensors that broadcast, or numbers; within -n ... n-1.
+            They are not checked.
+        from_end: indices may be negative, and then count from the end.
 
     Returns:
         A tensor of the shape that the indices broadcast to; a view where all are numbers.
@@ -40,7 +43,7 @@ def gather(tensor: torch.Tensor, indices: Sequence[Index]) -> torch.Tensor:
     fixed, terms = 0, []
     for index, size, stride in zip(indices, tensor.shape, tensor.stride(), strict=True):
         if isinstance(index, torch.Tensor):
-            inside = _from_start(index, size)
+            inside = _from_start(index, size) if from_end else index
             terms.append(inside if stride == 1 else inside * stride)
         else:
             fixed += (index + size if index < 0 else index) * stride

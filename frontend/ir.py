@@ -226,6 +226,19 @@ def search(where: Search, indices: tuple[Node, ...], value: Node) -> Node:
     return intern("search", (*indices, value), where, I32)
 
 
+def own_place(node: Node) -> Node | None:
+    """Return the place whose own element a search looks for; None where it looks for another.
+
+    Such a search finds the run that the place lies in, whatever the element is.
+    """
+    where, (*others, value) = node.attr, node.args
+    if value.op != "load" or value.attr != where.buffer:
+        return None
+    place: Node = value.args[where.axis]
+    others.insert(where.axis, place)
+    return place if value.args == tuple(others) else None
+
+
 @dataclass(frozen=True)
 class Graph:
     """A traced mod: its result and what it reads.

@@ -6,6 +6,7 @@ there are and how they broadcast; what is computed from them is the evaluator's 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -101,3 +102,26 @@ def arange(start: int, stop: int, device: torch.device) -> torch.Tensor:
         with torch.inference_mode(False):  # usable outside inference mode, too
             kept = _ARANGES[device] = torch.arange(_KEPT, device=device)
     return kept[start:stop]
+
+
+def vector(numbers: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Return an i64 vector of numbers; numbers that are equal or count up are not transferred."""
+    first, count = (numbers[0] if numbers else 0), len(numbers)
+    if all(n == first for n in numbers):
+        return arange(first, first + 1, device).expand(count)
+    if tuple(numbers) == tuple(range(first, first + count)):
+        return arange(first, first + count, device)
+    return torch.tensor(numbers, dtype=torch.int64, device=device)
+
+
+def common_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """Return what shapes broadcast to, which they must.
+
+    `torch.broadcast_shapes` imports sympy, a third of a second of a process (torch 2.13).
+    """
+    sizes = [1] * max(map(len, shapes))
+    for shape in shapes:
+        for i, size in enumerate(shape, len(sizes) - len(shape)):
+            if size != 1:
+                sizes[i] = size
+    return tuple(sizes)

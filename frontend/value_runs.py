@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -19,6 +20,7 @@ import torch
 from flexfa4.frontend.csr import offsets_of_owners
 from flexfa4.frontend.gather import taken
 from flexfa4.frontend.ir import Side
+from flexfa4.frontend.lanes import common_shape
 
 Number: TypeAlias = "bool | int | float"
 
@@ -67,7 +69,7 @@ class ValueRuns:
     @functools.cached_property
     def rows(self) -> torch.Tensor:
         """The row of each run, int64 ``(runs,)``."""
-        return torch.repeat_interleave(self.offsets.diff(), output_size=len(self.values))
+        return self.places[:-1] // max(1, self.length)
 
     @functools.cached_property
     def _bounds(self) -> list[int]:
@@ -112,7 +114,7 @@ class ValueRuns:
             pairs: bool ``(runs - 1,)``, for each run but the first: whether it holds for the run
                 before and for this one.
         """
-        return bool((pairs if self._is_one_row else pairs | (self.rows.diff() != 0)).all())
+        return bool((pairs if self._is_one_row else pairs | (self.starts[1:] == 0)).all())
 
     @functools.cached_property
     def _sorted(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -126,26 +128,29 @@ class ValueRuns:
         return values, taken(self.starts, order), taken(self.stops, order)
 
     def find(
-        self, side: Side, indices: list[int | torch.Tensor], value: torch.Tensor
+        self,
+        side: Side,
+        indices: Sequence[int | torch.Tensor],
+        value: torch.Tensor,
+        *,
+        from_end: bool = True,
     ) -> torch.Tensor:
         """Return the places of values, int64 of the shape that all arguments broadcast to.
 
         Args:
             side: what to find; "below" and "through" need `ascending`, the others that the value
                 is `grouped`.
-            indices: of the other axes, as in torch: negative ones count from the end.
+            indices: of the other axes, as in torch.
             value: what to look for, of the dtype of `values`.
+            from_end: indices may be negative, and then count from the end.
         """
-        row: int | torch.Tensor = 0
+        whole: list[int | torch.Tensor] = []
         for index, size in zip(indices, self.outer, strict=True):
             if isinstance(index, torch.Tensor) and index.numel() == 1:
                 value = value.view((1,) * max(0, index.dim() - value.dim()) + value.shape)
-                index = int(index)
-            if isinstance(index, torch.Tensor):
-                index = torch.where(index < 0, index + size, index)
-            elif index < 0:
-                index += size
-            row = row * size + index
+                index = 0 if size == 1 else int(index)
+            whole.append(index)
+        row = self._row(whole, from_end)
         if isinstance(row, int):
             return self._found_in(row, side, value)
         values, starts, stops = self._sorted
@@ -157,6 +162,37 @@ class ValueRuns:
             return torch.where(inside, starts[at], self.length)
         found = inside & (values[at] == value)
         return torch.where(found, (starts if side == "first" else stops)[at], 0)
+
+    def around(
+        self,
+        side: Side,
+        indices: Sequence[int | torch.Tensor],
+        place: int | torch.Tensor,
+        *,
+        from_end: bool = True,
+    ) -> torch.Tensor:
+        """Return `find` for the elements at some places: where their runs begin, or end.
+
+        Args:
+            side: what to find, see `find`.
+            indices: of the other axes.
+            place: along the axis; in range.
+            from_end: indices and places may be negative, and then count from the end.
+        """
+        first = self._row(indices, from_end) * self.length
+        at = torch.as_tensor(_from_start(place, self.length, from_end), device=self.places.device)
+        stops = self.places[1:]
+        run = torch.searchsorted(stops, _moved(at, first).contiguous(), right=True)
+        found = _at(self.places if side in ("first", "below") else stops, run)
+        return _moved(found, first, -1)
+
+    def _row(self, indices: Sequence[int | torch.Tensor], from_end: bool) -> int | torch.Tensor:
+        """Return which row indices of the other axes are of."""
+        row: int | torch.Tensor = 0
+        for index, size in zip(indices, self.outer, strict=True):
+            index = _from_start(index, size, from_end)
+            row = index if isinstance(row, int) and not row else row * size + index
+        return row
 
     def _found_in(self, row: int, side: Side, value: torch.Tensor) -> torch.Tensor:
         """Return `find` for one row."""
@@ -183,8 +219,7 @@ class ValueRuns:
             row's runs.
         """
         values = self._sorted[0]
-        shape = torch.broadcast_shapes(row.shape, value.shape)  # type: ignore[no-untyped-call]
-        row = row.expand(shape)
+        row = row.expand(common_shape(row.shape, value.shape))
         low, end = self.offsets[row], self.offsets[row + 1]
         high = end
         most = int(self.offsets.diff().max()) if len(self.offsets) > 1 else 0
@@ -194,6 +229,17 @@ class ValueRuns:
             before = (at <= value if right else at < value) & (low < high)
             low, high = torch.where(before, middle + 1, low), torch.where(before, high, middle)
         return low, end
+
+
+def _from_start(index: int | torch.Tensor, size: int, from_end: bool) -> int | torch.Tensor:
+    """Return indices that count from the start."""
+    if isinstance(index, torch.Tensor):
+        return torch.where(index < 0, index + size, index) if from_end else index
+    return index + size if index < 0 else index
+
+
+def _moved(places: torch.Tensor, by: int | torch.Tensor, times: int = 1) -> torch.Tensor:
+    return places if isinstance(by, int) and not by else torch.add(places, by, alpha=times)
 
 
 def _at(table: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
@@ -216,6 +262,6 @@ def value_runs(tensor: torch.Tensor, axis: int) -> ValueRuns:
     begins = torch.ones(len(flat) + 1, dtype=torch.bool, device=tensor.device)
     torch.ne(flat[1:], flat[:-1], out=begins[1:-1])
     if len(flat) > length:
-        begins[::length] = True
+        begins[::length].fill_(True)
     places = begins.nonzero().squeeze(1)
     return ValueRuns(outer, length, taken(flat, places[:-1]), places)

@@ -4,6 +4,7 @@ A call goes through::
 
     backends          which backend serves it
     request           what a backend is handed: a checked call, its tensors, what came out
+    forms             calls that are alike, found again by one look-up
     refusal           why a backend does not serve it, as a value; `errors` has the texts
     architectures     the GPUs that there are kernels for
     autograd          around every backend, with gradient_batches for torch's batched gradients
@@ -17,6 +18,7 @@ A call goes through::
 and kernels are made by packages that know no architecture::
 
     forward           what forward kernels of all architectures have in common
+    backward          what backward kernels of all architectures have in common
     blocks            from a mask to the tiles that a kernel visits
     varlen            the work of packed sequences whose lengths only the device knows
     emit              graphs as instructions of a kernel

@@ -7,7 +7,7 @@ second derivatives are decided here.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -49,7 +49,7 @@ class Backend(Protocol):
         """
 
 
-class DifferentiableBackend(ABC):
+class DifferentiableBackend:  # no ABC: `isinstance` would take half a microsecond of each call
     """A backend that torch's autograd follows, with no help of this module."""
 
     @abstractmethod
@@ -138,12 +138,11 @@ class _Attention(torch.autograd.Function):
         inputs = (q, k, v, sink, *tensors)
 
         def differentiate(*grads: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
-            with torch.no_grad():
-                results = Results(out, lse, *grads)
-                wanted = ctx.needs_input_grad[2:]
-                found = backend.gradients(ctx.request, inputs, results, wanted)
+            results, wanted = Results(out, lse, *grads), ctx.needs_input_grad[2:]
             if not torch.is_grad_enabled():
-                return found
+                return backend.gradients(ctx.request, inputs, results, wanted)
+            with torch.no_grad():
+                found = backend.gradients(ctx.request, inputs, results, wanted)
             # create_graph=True: fail where the second derivative is taken
             present = [g for g in found if g is not None]
             sources = [t for t in (*inputs, *grads) if t is not None]

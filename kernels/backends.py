@@ -57,26 +57,20 @@ def attend(request: Request, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor
         CallMemoryError: the device has too little free memory.
     """
     differentiable = autograd.needs_gradients(request, inputs)
+    lse = differentiable or request.return_lse
     try:
-        return _attended(request, inputs, differentiable)
+        backend = backend_for(request, inputs, lse)
+        if isinstance(backend, autograd.DifferentiableBackend):
+            try:
+                return backend.attend(request, inputs, differentiable)
+            except FlexCompileError as error:
+                if request.choices.backend != "auto":
+                    raise
+                _warn(str(error).splitlines()[0], 'backend="cpu", which does as much without a try')
+            backend = backend_for(request, inputs, lse)  # which knows of the failure
+        return autograd.attend(backend, request, inputs, differentiable)
     except torch.OutOfMemoryError as error:
         raise _memory_error(error, request, inputs, differentiable) from error
-
-
-def _attended(
-    request: Request, inputs: Inputs, differentiable: bool
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    lse = differentiable or request.return_lse
-    backend = backend_for(request, inputs, lse)
-    if isinstance(backend, autograd.DifferentiableBackend):
-        try:
-            return backend.attend(request, inputs, differentiable)
-        except FlexCompileError as error:
-            if request.choices.backend != "auto":
-                raise
-            _warn(str(error).splitlines()[0], 'backend="cpu", which does the same without a try')
-        backend = backend_for(request, inputs, lse)  # which knows of the failure
-    return autograd.attend(backend, request, inputs, differentiable)
 
 
 def backend_for(request: Request, inputs: Inputs, lse: bool) -> autograd.Backend:

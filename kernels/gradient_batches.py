@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from flexfa4.frontend.lanes import common_shape
+
 _is_batched: Callable[[Any], bool] = torch._C._functorch.is_legacy_batchedtensor
 
 
@@ -39,7 +41,7 @@ def for_each(run: Callable[..., Sequence[Any]], *arguments: Any) -> list[Any]:
         return list(run(*arguments))
     levels = _nesting()
     plain = {i: _shown(x, levels) for i, x in batched.items()}
-    sizes = torch.broadcast_shapes(*[x.shape[:levels] for x in plain.values()])  # type: ignore[no-untyped-call]
+    sizes = common_shape(*[x.shape[:levels] for x in plain.values()])
     rows = {i: x.expand(*sizes, *x.shape[levels:]).flatten(0, levels - 1)
             for i, x in plain.items()}  # fmt: skip
     found = [

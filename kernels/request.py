@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from operator import is_
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
@@ -12,6 +13,9 @@ from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import Buffer
 from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.sizes import Sizes
+
+if TYPE_CHECKING:
+    from flexfa4.kernels.forms import Form
 
 
 class Tile(NamedTuple):
@@ -46,6 +50,7 @@ class Choices:
         scores_at_once: see `flexfa4.kernels.cpu.schedule.SCORES_AT_ONCE`; None is the default.
         tile: of a GPU kernel.
         tau: growth of a row's maximum, in powers of 2, up to which a GPU kernel rescales nothing.
+        emulated: share of the exponentials that a GPU kernel emulates; None is the backend's own.
         deterministic: gradients have the same bits on every run.
     """
 
@@ -53,15 +58,19 @@ class Choices:
     scores_at_once: int | None = None
     tile: Tile = ANY_TILE
     tau: float = TAU
+    emulated: float | None = None
     deterministic: bool = False
+
+    def __hash__(self) -> int:
+        return hash(self.backend)  # which says nearly all, and is asked for on each call
 
 
 DEFAULT: Final = Choices()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)  # made on each call: `frozen` would take three times as long
 class Request:
-    """A call, but for the tensors that belong to no mod.
+    """A call, but for the tensors that belong to no mod; nobody changes one.
 
     Attributes:
         score: the score mod with its captures, or None.
@@ -70,6 +79,7 @@ class Request:
         needs_grad: buffers of the score mod that need gradients.
         return_lse: the log-sum-exp is wanted.
         choices: how it runs.
+        form: of its tensors and choices, where it is known already.
     """
 
     score: BoundGraph | None
@@ -78,6 +88,7 @@ class Request:
     needs_grad: frozenset[Buffer]
     return_lse: bool
     choices: Choices = DEFAULT
+    form: Form | None = None
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
@@ -86,7 +97,8 @@ class Request:
 
     def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Request:
         """Return the request with other captured tensors of the score mod."""
-        if self.score is None or not (tensors or self.score.tensors):
+        own = self.tensors
+        if self.score is None or (len(own) == len(tensors) and all(map(is_, own, tensors))):
             return self
         return replace(self, score=replace(self.score, tensors=tuple(tensors)))
 

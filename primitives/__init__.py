@@ -22,6 +22,8 @@ What follows is for kernels only, and needs CuTe-DSL::
 
     tma             copies of tensor tiles between global and shared memory
     pipeline        rings of buffers in shared memory
+    shared_rows     a thread's row of a tile in shared memory, of its block or another one
+    clusters        which block of a cluster a thread is of
     wgmma           Hopper's warpgroup matrix products
     tcgen05         Blackwell's matrix products
     tmem            tensor memory, which they accumulate in

@@ -22,6 +22,7 @@ kernels.  How many are emulated is a matter of time, and decided elsewhere.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,15 +48,19 @@ SHIFT: Final = 1.5 * 2**23
 
 MANTISSA_BITS: Final = 23
 
+STEPS: Final = 32
+"""Scores, or pairs, after which emulation repeats: a thread has few more of a row in a tile."""
+
 
 @dataclass(frozen=True)
 class EmulatedFraction:
     """How many of a row's exponentials are emulated: a part of a kernel's plan.
 
-    Pairs of neighbouring scores are emulated together, as their instructions work on pairs.
+    They are counted by the numbers that instructions work on: pairs of neighbouring scores where
+    there are instructions for these, otherwise scores.
 
     Attributes:
-        numerator, denominator: of so many pairs, so many are emulated.
+        numerator, denominator: of so many, so many are emulated.
         degree: of the polynomial, one of `POLYNOMIALS`.
     """
 
@@ -67,23 +72,34 @@ class EmulatedFraction:
         assert 0 <= self.numerator <= self.denominator and self.denominator > 0
         assert self.degree in POLYNOMIALS
 
+    @staticmethod
+    def of(share: float) -> EmulatedFraction:
+        """Return the fraction of `STEPS` that is next to a number from 0 to 1."""
+        numerator = round(share * STEPS)
+        common = math.gcd(numerator, STEPS)
+        return EmulatedFraction(numerator // common, STEPS // common)
+
     @property
     def value(self) -> float:
         """The fraction."""
         return self.numerator / self.denominator
 
-    def emulates(self, pair: int) -> bool:
-        """Return whether a pair is emulated: these are spread evenly.
+    def emulates(self, index: int) -> bool:
+        """Return whether a score, or pair, is emulated: these are spread evenly.
 
         Args:
-            pair: counted from the start of a row's tile.
+            index: counted from the start of a row's tile.
         """
-        steps = (pair + 1) * self.numerator // self.denominator
-        return steps > pair * self.numerator // self.denominator
+        steps = (index + 1) * self.numerator // self.denominator
+        return steps > index * self.numerator // self.denominator
 
-    def count(self, pairs: int) -> int:
-        """Return how many of the first `pairs` pairs are emulated."""
-        return pairs * self.numerator // self.denominator
+    def count(self, length: int) -> int:
+        """Return how many of the first `length` scores, or pairs, are emulated."""
+        return length * self.numerator // self.denominator
+
+
+NONE_EMULATED: Final = EmulatedFraction()
+"""The exponential unit computes all."""
 
 
 def emulated_exp2(x: torch.Tensor, degree: int = 3) -> torch.Tensor:

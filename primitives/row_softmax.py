@@ -11,14 +11,25 @@ by what they are to be multiplied.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import cutlass
 from cutlass import Boolean, Float32, cute
 
-from flexfa4.primitives.device_exponentials import exp2
-from flexfa4.primitives.running_softmax import correction_of, exceeds, finite, normalisation
+from flexfa4.primitives.device_exponentials import exp2, exp2_or_emulated
+from flexfa4.primitives.exponentials import EmulatedFraction
+from flexfa4.primitives.running_softmax import (
+    LOWEST,
+    Ends,
+    change,
+    maximum_of,
+    normalisation,
+    offset_of,
+    relation,
+    sum_or_nan,
+)
 
 _ROWS: Final = 2  # of a thread
 _QUAD: Final = (1, 2)  # distances over which the threads of a row exchange
@@ -36,40 +47,51 @@ class RowTerms:
     factors: tuple[Any, ...]
     shifts: tuple[Any, ...]
 
+    @property
+    def units(self) -> tuple[Any, ...]:
+        """What makes each row's maxima numbers of base 2; None if they are."""
+        rows = zip(self.factors, self.shifts, strict=True)
+        return tuple(factor if shift is None else None for factor, shift in rows)
+
 
 @dataclass(frozen=True)
 class RowSoftmax:
     """The state of a thread's rows, in registers.
 
     Attributes:
-        maximum: what each row's exponents are relative to, base 2; -inf while nothing was visible.
+        maximum: what each row's exponents are relative to: a score, or in base 2 if it has shifts.
+        factor, offset: of each row: what makes exponents of scores.
         total: sum of a thread's own probabilities of each row.
         tau: growth of the maximum up to which nothing is rescaled; 0: always.
     """
 
     maximum: Any
+    factor: Any
+    offset: Any
     total: Any
     tau: float
 
     @staticmethod
     def start(tau: float) -> RowSoftmax:
         """Return the state of rows that have seen nothing."""
-        maximum = cute.make_rmem_tensor(_ROWS, Float32)
-        total = cute.make_rmem_tensor(_ROWS, Float32)
-        maximum.fill(-Float32.inf)
+        maximum, factor, offset, total = (cute.make_rmem_tensor(_ROWS, Float32) for _ in range(4))
+        maximum.fill(LOWEST)
+        factor.fill(1.0)
+        offset.fill(-LOWEST)
         total.fill(0.0)
-        return RowSoftmax(maximum, total, tau)
+        return RowSoftmax(maximum, factor, offset, total, tau)
 
     @cute.jit
-    def update(self, scores: Any, terms: RowTerms) -> None:
+    def update(self, scores: Any, terms: RowTerms, emulated: EmulatedFraction) -> None:
         """Take in scores where there is no output yet: replace them by probabilities.
 
         Args:
             scores: ``(2, columns)`` of fp32, in registers; overwritten.
             terms: by which they are in base 2.
+            emulated: which exponentials are, of each row.
         """
         self.grow(scores, terms)
-        self.exponentiate(scores, terms, range(cute.size(scores, mode=[1])))
+        self.exponentiate(scores, range(cute.size(scores, mode=[1])), emulated)
 
     @cute.jit
     def grow(self, scores: Any, terms: RowTerms) -> tuple[Boolean, Any]:
@@ -80,45 +102,56 @@ class RowSoftmax:
             a factor for each row.
         """
         largest = cute.make_rmem_tensor(_ROWS, Float32)
+        changes = cute.make_rmem_tensor(_ROWS, Float32)
         grown = Boolean(False)
         for row in cutlass.range_constexpr(_ROWS):
-            found = _largest(scores, row) * terms.factors[row]
-            if cutlass.const_expr(terms.shifts[row] is not None):
-                found += terms.shifts[row]
+            found = maximum_of(_largest(scores, row), terms.factors[row], terms.shifts[row])
             largest[row] = cute.arch.fmax(self.maximum[row], _over_quad(found))
-            grown = grown | exceeds(largest[row], self.maximum[row], self.tau)
+            changes[row] = change(self.maximum[row], largest[row], terms.units[row])
+            grown = grown | (changes[row] < -self.tau)
         rescale = cute.arch.vote_any_sync(grown)
         correction = cute.make_rmem_tensor(_ROWS, Float32)
         correction.fill(1.0)
         if rescale:
             for row in cutlass.range_constexpr(_ROWS):
-                correction[row] = correction_of(self.maximum[row], largest[row])
+                correction[row] = exp2(changes[row])
                 self.maximum[row] = largest[row]
                 self.total[row] *= correction[row]
+                if cutlass.const_expr(terms.shifts[row] is None):
+                    self.factor[row], self.offset[row] = relation(largest[row], terms.factors[row])
+        for row in cutlass.range_constexpr(_ROWS):
+            if cutlass.const_expr(terms.shifts[row] is not None):
+                self.factor[row] = terms.factors[row]
+                self.offset[row] = offset_of(terms.shifts[row], self.maximum[row])
         return rescale, correction
 
     @cute.jit
-    def exponentiate(self, scores: Any, terms: RowTerms, columns: range) -> None:
-        """Replace the scores of some columns by probabilities relative to the maxima; add them."""
+    def exponentiate(self, scores: Any, columns: range, emulated: EmulatedFraction) -> None:
+        """Replace the scores of some columns by probabilities relative to the maxima; add them.
+
+        Args:
+            scores: as in `update`, as what follows.
+            columns: which.
+            emulated: likewise.
+        """
         for row in cutlass.range_constexpr(_ROWS):
-            shift = finite(self.maximum[row])
-            if cutlass.const_expr(terms.shifts[row] is not None):
-                shift -= terms.shifts[row]
             total = self.total[row]
             for column in cutlass.range_constexpr(columns.start, columns.stop):
-                probability = exp2(scores[row, column] * terms.factors[row] - shift)
+                exponent = scores[row, column] * self.factor[row] + self.offset[row]
+                probability = exp2_or_emulated(exponent, emulated, column)
                 scores[row, column] = probability
                 total += probability
             self.total[row] = total
 
     @cute.jit
-    def finish(self, sinks: Any) -> tuple[Any, Any]:
+    def finish(self, ends: Sequence[Ends], emulated: EmulatedFraction) -> tuple[Any, Any]:
         """Return what normalises each row, and its logarithm of the sum of exponentials.
 
         A row that saw nothing has 0 and minus infinity, or its sink.
 
         Args:
-            sinks: of each row, base 2: a logit that joins the sum; None for none.
+            ends: of each row.
+            emulated: as in `update`.
         """
         inverse = cute.make_rmem_tensor(_ROWS, Float32)
         lse = cute.make_rmem_tensor(_ROWS, Float32)
@@ -126,10 +159,8 @@ class RowSoftmax:
             total, maximum = self.total[row], self.maximum[row]
             for distance in cutlass.range_constexpr(len(_QUAD)):
                 total += cute.arch.shuffle_sync_bfly(total, _QUAD[distance])
-            sink = None
-            if cutlass.const_expr(sinks is not None):
-                sink = sinks[row]
-            inverse[row], lse[row] = normalisation(total, maximum, sink)
+            total = sum_or_nan(total, emulated)
+            inverse[row], lse[row] = normalisation(total, maximum, ends[row])
         return inverse, lse
 
 

@@ -32,7 +32,14 @@ _BF16: Final = 1
 _F32: Final = 1
 
 
-def instruction(element: str, rows: int, columns: int, *, b_is_transposed: bool) -> int:
+def instruction(
+    element: str,
+    rows: int,
+    columns: int,
+    *,
+    b_is_transposed: bool,
+    a_is_transposed: bool = False,
+) -> int:
     """Return the instruction descriptor of products of bf16 or fp16, accumulated in fp32.
 
     Args:
@@ -40,12 +47,14 @@ def instruction(element: str, rows: int, columns: int, *, b_is_transposed: bool)
         rows: 64 or 128; of both blocks of a pair together, 256.
         columns: a multiple of 16, at most 256.
         b_is_transposed: B lies in memory with its columns side by side, rather than its depth.
+        a_is_transposed: A lies in shared memory with its rows side by side, rather than its depth.
     """
     kind = _BF16 if element == "bf16" else 0
     return (
         _F32 << 4
         | kind << 7
         | kind << 10
+        | int(a_is_transposed) << 15
         | int(b_is_transposed) << 16
         | columns // 8 << 17
         | rows // 16 << 24

@@ -27,9 +27,19 @@ import cutlass
 from cutlass import Boolean, Float32, cute
 
 from flexfa4.primitives import packed
-from flexfa4.primitives.device_exponentials import emulated_exp2_of_pair, exp2_of_pair
+from flexfa4.primitives.device_exponentials import emulated_exp2_of_pair, exp2, exp2_of_pair
 from flexfa4.primitives.exponentials import EmulatedFraction
-from flexfa4.primitives.running_softmax import correction_of, exceeds, finite, normalisation
+from flexfa4.primitives.running_softmax import (
+    LOWEST,
+    Ends,
+    change,
+    is_huge,
+    maximum_of,
+    normalisation,
+    offset_of,
+    relation,
+    sum_or_nan,
+)
 
 _CHAINS: Final = 4  # of maxima that do not wait for one another
 _SUMS: Final = 2  # pairs of running sums, likewise
@@ -48,13 +58,19 @@ class Scaling:
     factor: Float32
     shifts: tuple[Float32 | None, ...] = (None,)
 
+    @property
+    def unit(self) -> Float32 | None:
+        """What makes maxima numbers of base 2; None if they are."""
+        return self.factor if self.shifts[0] is None else None
+
 
 @dataclass(frozen=True)
 class WholeRowSoftmax:
     """The state of a thread's row, in registers.
 
     Attributes:
-        maximum: one number: what exponents are relative to, base 2; -inf while nothing was visible.
+        maximum: one number: what exponents are relative to: a score, or in base 2 if the scaling
+            has shifts.
         sums: running sums of probabilities; the row's is that of all of them.
         tau: growth of the maximum up to which nothing is rescaled; 0: always.
         emulated: which exponentials are.
@@ -70,7 +86,7 @@ class WholeRowSoftmax:
         """Return the state of a row that has seen nothing."""
         maximum = cute.make_rmem_tensor(1, Float32)
         sums = cute.make_rmem_tensor(2 * _SUMS, Float32)
-        maximum.fill(-Float32.inf)
+        maximum.fill(LOWEST)
         sums.fill(0.0)
         return WholeRowSoftmax(maximum, sums, tau, emulated)
 
@@ -86,15 +102,10 @@ class WholeRowSoftmax:
             What outputs so far are to be multiplied by: 1 where the maximum stays.
         """
         maximum = self.maximum[0]
-        if known is None:
-            found = _largest_exponent(scores, scaling)
-        else:
-            (shift,) = scaling.shifts
-            found = known * scaling.factor
-            found = found if shift is None else found + shift
-        largest = cute.arch.fmax(maximum, found)
-        grown = exceeds(largest, maximum, self.tau)
-        correction = cutlass.select_(grown, correction_of(maximum, largest), Float32(1.0))
+        largest = cute.arch.fmax(maximum, _largest_of_tile(scores, scaling, known))
+        exponent = change(maximum, largest, scaling.unit)
+        grown = exponent < -self.tau
+        correction = cutlass.select_(grown, exp2(exponent), Float32(1.0))
         self.maximum[0] = cutlass.select_(grown, largest, maximum)
         for i in range(_SUMS):
             corrected = packed.mul(packed.load(self.sums, i), packed.both(correction))
@@ -103,8 +114,11 @@ class WholeRowSoftmax:
 
     def exponents(self, scaling: Scaling) -> Exponents:
         """Return how this tile's scores become probabilities relative to the maximum."""
-        maximum = finite(self.maximum[0])
-        offsets = tuple(-maximum if shift is None else shift - maximum for shift in scaling.shifts)
+        maximum = self.maximum[0]
+        if scaling.unit is not None:
+            factor, offset = _related(maximum, scaling.factor)
+            return Exponents(factor, packed.both(offset), self.emulated)
+        offsets = [offset_of(shift, maximum) for shift in scaling.shifts]
         return Exponents(scaling.factor, packed.pair(offsets[0], offsets[-1]), self.emulated)
 
     def add(self, probabilities: Any) -> None:
@@ -128,9 +142,10 @@ class WholeRowSoftmax:
         first, second = packed.lanes(whole)
         return first + second
 
-    def finish(self, sink: Float32 | None) -> tuple[Float32, Float32]:
+    def finish(self, ends: Ends) -> tuple[Float32, Float32]:
         """Return what normalises the row, and its lse; see `running_softmax.normalisation`."""
-        return normalisation(self.total, self.maximum[0], sink)
+        total = sum_or_nan(self.total, self.emulated)
+        return normalisation(total, self.maximum[0], ends)
 
 
 @dataclass(frozen=True)
@@ -139,7 +154,7 @@ class Exponents:
 
     Attributes:
         factor: what scores are multiplied by.
-        offsets: what is added then, of an even and of an odd column: its shift less the maximum.
+        offsets: what is added then, of an even and of an odd column.
         emulated: which exponentials are.
     """
 
@@ -184,14 +199,24 @@ def scale_row(values: Any, factor: Float32) -> None:
         packed.store(values, i, packed.mul(packed.load(values, i), packed.both(factor)))
 
 
-def _largest_exponent(scores: Any, scaling: Scaling) -> Float32:
-    """Return the largest exponent of a row in a tile."""
+@cute.jit
+def _related(maximum: Float32, factor: Float32) -> tuple[Float32, Float32]:
+    """Return `relation`, but for a warp without a huge maximum, as all but few are, by less."""
+    used, offset = factor, -(maximum * factor)
+    if cute.arch.vote_any_sync(is_huge(offset)):
+        used, offset = relation(maximum, factor)
+    return used, offset
+
+
+def _largest_of_tile(scores: Any, scaling: Scaling, known: Float32 | None) -> Float32:
+    """Return the maximum that a tile makes of a row; its largest score may be known."""
     lines = len(scaling.shifts)
     largest = []
     for line, shift in enumerate(scaling.shifts):
-        found = _largest(scores, range(line, cute.size(scores), lines), _CHAINS // lines)
-        found = found * scaling.factor
-        largest.append(found if shift is None else found + shift)
+        found = known
+        if found is None:
+            found = _largest(scores, range(line, cute.size(scores), lines), _CHAINS // lines)
+        largest.append(maximum_of(found, scaling.factor, shift))
     return _largest_of(largest)
 
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from flexfa4.kernels.launch.emulated import MULTIPROCESSORS, EmulatedExecutor, encoded
 from flexfa4.kernels.launch.target import Target, standing_in
 
-__all__ = ["EmulatedExecutor", "emulated_gpu", "encoded"]
+__all__ = ["CAPABILITIES", "EmulatedExecutor", "emulated_gpu", "encoded"]
+
+CAPABILITIES: Final = {"sm90": (9, 0), "sm100": (10, 0)}
+"""A compute capability of each backend."""
 
 
 @contextmanager

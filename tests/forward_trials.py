@@ -102,8 +102,14 @@ SAMPLE: Final = sample_of(HEAD_DIMS)
 ALL: Final = all_of(HEAD_DIMS)
 
 
-def attend_with(backend: str, device: str = "cpu") -> Attend:
-    """Return `flexfa4.attention` with a backend, on copies on a device of what tests have made."""
+def attend_with(backend: str, device: str = "cpu", **chosen: Any) -> Attend:
+    """Return `flexfa4.attention` with a backend, on copies on a device of what tests have made.
+
+    Args:
+        backend: which.
+        device: which.
+        chosen: further arguments of `flexfa4.attention`.
+    """
 
     def attend(inputs: Inputs, mods: Mods) -> tuple[torch.Tensor, torch.Tensor]:
         q, k, v = (t.to(device) for t in (inputs.q, inputs.k, inputs.v))
@@ -118,6 +124,7 @@ def attend_with(backend: str, device: str = "cpu") -> Attend:
                 sink=sink,
                 return_lse=True,
                 backend=backend,
+                **chosen,
             )
         return out.cpu(), lse.cpu()
 

@@ -530,7 +530,7 @@ OTHERS = [
             "kinds = torch.ones(3, 1, 1, 1, 1, dtype=torch.int8)\n"
             "def call(kinds):\n"
             "    return ops.attention(query, key, value, None, kinds, [], [], None, '', 'q >= kv',"
-            " None, [128, 128], [1, 1, 8, 12], None, 'auto', [], None, False)\n"
+            " None, [128, 128], [1, 1, 8, 12], None, 'auto', [], None, None, False)\n"
             "torch.func.vmap(call)(kinds)"),
     Mistake("no_matplotlib", errors.MissingPackageError,
             'with without("matplotlib.figure"):\n    flexfa4.plot_mask("q >= kv", 64)'),

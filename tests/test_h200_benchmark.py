@@ -306,7 +306,8 @@ def results() -> report.Results:
          "shape": SMALL.__dict__,
          "ms": {"longest first": fast, "natural": fast, "a block for each": slow}},
         {"job": "first-call-flexfa4", "group": "first-call", "run": 0, "provider": OURS,
-         "empty": {"import_s": 0.1, "first_s": 3.0, "another_s": 2.0}, "disk": {"failed": "lost"}},
+         "empty": {"import_s": 0.1, "first_s": 3.0, "another_s": 2.0, "backward_s": 2.6},
+         "disk": {"failed": "lost"}},
         {"job": "host-causal", "group": "host", "run": 0, "variant": "causal", "limit_us": 40.0,
          "providers": {OURS: {"us": 33.3}, "SDPA": {"us": 20.5}}},
         {"job": "masks-window", "group": "masks", "run": 0, "mask": "window", "limit_ms": 10.0,
@@ -353,8 +354,8 @@ def test_the_report_shows_every_other_measurement_and_whether_it_is_within_its_l
     assert varlen[:3] == ["equal-full", "32", "65536"]
     assert varlen[5:] == ["1.100 ±0.000", "fails", "4.0", "0.2%"]
     assert "varlen-equal-full, known lengths: no" in text
-    first = line_of(text, "new variant: yes, disk: no")
-    assert first[1:6] == ["3.00", "0.10", "2.00", "fails", "fails"]
+    first = line_of(text, "new variant: yes, backward no; disk: no, backward no")
+    assert first[1:8] == ["3.00", "0.10", "2.00", "2.60", "fails", "fails", "fails"]
     assert "first-call-flexfa4, disk: lost" in text
     assert line_of(text, "33.3")[-1] == "yes"
     assert line_of(text, "12.50", "window")[-1] == "no"

@@ -9,6 +9,7 @@ from typing import Any
 
 import h200_model
 import pytest
+import record
 from hopper import predicted
 from hopper.cases import table
 
@@ -62,14 +63,14 @@ def test_fitting_finds_constants_that_are_less_off(
 
 
 def test_the_table_of_the_notes_is_that_of_the_results(results: dict[str, Any]) -> None:
-    written = NOTES.read_text().split(h200_model.BEGIN)[1].split(h200_model.END)[0]
+    written = NOTES.read_text().split(h200_model.BEGIN)[1].split(record.END)[0]
     shown = [line.split(" | ")[:6] for line in written.strip().splitlines()[2:]]
     assert shown == [h200_model.cells(c)[:6] for c in predicted.comparisons(results)]
 
 
 def test_a_table_is_put_between_its_marks() -> None:
-    text = f"before\n{h200_model.BEGIN}\nold\n{h200_model.END}\nbehind"
-    found = h200_model.inserted(text, "| new |")
+    text = f"before\n{h200_model.BEGIN}\nold\n{record.END}\nbehind"
+    found = record.inserted(text, "| new |", h200_model.BEGIN)
     assert "old" not in found and "| new |" in found
     assert found.startswith("before") and found.endswith("behind")
-    assert h200_model.inserted(found, "| new |") == found
+    assert record.inserted(found, "| new |", h200_model.BEGIN) == found

@@ -114,13 +114,30 @@ def test_the_way_to_a_first_call_loads_no_backend_and_no_compiler() -> None:
         f"flexfa4.kernels.{name}"
         for name in (
             "compile.compiler", "cpu.function", "emit.cost", "flex.function",
-            "sm90.backward.function", "sm90.model", "sm100.tuning", "varlen.call",
+            "backward.function", "sm90.model", "sm100.tuning", "varlen.call",
         )
     ]  # fmt: skip
     for name in late:
         assert importlib.util.find_spec(name), name
     code = f"import flexfa4, sys; flexfa4.attention; print(*set({late}) & set(sys.modules))"
     assert run_python(code) == ""
+
+
+def test_calls_import_nothing_of_torchs_compiler() -> None:
+    # some plain functions of torch import sympy when they are called: a third of a second
+    code = (
+        "import flexfa4, sys, torch\n"
+        "x = torch.randn(2, 2, 300, 16, requires_grad=True)\n"
+        "ids = (torch.arange(300) // 70).repeat(2, 1)\n"
+        "slopes = torch.rand(2, requires_grad=True)\n"
+        "mod = lambda s, b, h, q, kv: torch.tanh(s) + slopes[h] * (kv - q)\n"
+        "documents = lambda b, h, q, kv: (q >= kv) & (ids[b, q] == ids[b, kv])\n"
+        "holes = lambda b, h, q, kv: documents(b, h, q, kv) | (kv % 7 == ids[b, q])\n"
+        "for mask in (documents, holes):\n"
+        "    flexfa4.attention(x, x, x, score_mod=mod, block_mask=mask).sum().backward()\n"
+        "print('sympy' in sys.modules)"
+    )
+    assert run_python(code) == "False"
 
 
 @pytest.mark.parametrize("folder", LAYERS)

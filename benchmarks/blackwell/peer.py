@@ -3,7 +3,7 @@
 Its own front end chooses tiles, clusters and the share of emulated exponentials, on tensors without
 memory; what it would compile is handed to our way of compiling instead, so that both have the same
 options and the same release.  Mods are written for it by hand, in CuTe, in the way that makes its
-loop shortest: vectors as long as `Peer.widths` says, and whatever does not vary kept out.
+loop shortest: several lengths of vectors are tried, and what does not vary is kept out.
 
 A benchmark's dependency only.  CUTE_DSL_ARCH has to be set before the first import of cutlass.
 """

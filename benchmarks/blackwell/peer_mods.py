@@ -27,14 +27,12 @@ class Peer:
         score: makes a score mod for vectors of a length.
         mask: makes a mask mod likewise.
         captured: shapes and dtypes of the tensors that its mods read.
-        widths: lengths of vectors to try.
     """
 
     options: dict[str, Any]
     score: Callable[[int], Mod] | None = None
     mask: Callable[[int], Mod] | None = None
     captured: tuple[tuple[tuple[int, ...], torch.dtype], ...] = ()
-    widths: tuple[int, ...] = (1,)
 
 
 def alibi(width: int) -> Mod:
@@ -131,8 +129,6 @@ def _along_keys(tensor: Any, at: Any, width: int, dtype: Any) -> Any:
     return found.load()
 
 
-_WIDTHS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
-_MASK_WIDTHS: Final = (1, 4, 8, 16, 32, 64, 128)
 CAUSAL: Final = {"causal": True}
 
 
@@ -143,17 +139,14 @@ def peers(heads: int, length: int, batch: int, buckets: int) -> dict[str, Peer]:
         "full": Peer({}),
         "causal": Peer(CAUSAL),
         "window-1024": Peer({"window_size_left": 1024, "window_size_right": 0}),
-        "alibi": Peer(CAUSAL, score=alibi, captured=(((heads,), fp32),), widths=_WIDTHS),
-        "key-bias": Peer({}, score=key_bias, captured=(((heads, length), fp32),), widths=_WIDTHS),
+        "alibi": Peer(CAUSAL, score=alibi, captured=(((heads,), fp32),)),
+        "key-bias": Peer({}, score=key_bias, captured=(((heads, length), fp32),)),
         "softcap-30": Peer({"causal": True, "softcap": 30.0}),
-        "documents": Peer(
-            {}, mask=documents, captured=(((batch, length), int32),), widths=_MASK_WIDTHS
-        ),
-        "prefix-2048": Peer({}, mask=prefix(2048), widths=_MASK_WIDTHS),
+        "documents": Peer({}, mask=documents, captured=(((batch, length), int32),)),
+        "prefix-2048": Peer({}, mask=prefix(2048)),
         "t5-table": Peer(
             CAUSAL,
             score=t5_table,
             captured=(((buckets, heads), fp32), ((length,), int32)),
-            widths=_WIDTHS,
         ),
     }

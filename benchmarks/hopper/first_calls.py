@@ -2,8 +2,9 @@
 
 The clock starts when torch is imported and the inputs lie on the device, and covers the import of
 the provider, the making of its block mask, compiling, and the kernel itself.  *another* is the
-first call of another variant in the same process.  The same script runs twice with the same new
-cache folders: what it finds the second time is what a user's second start finds.
+first call of another variant in the same process.  *backward* is the first backward pass, of the
+first variant, without the forward pass that it needs.  The same script runs twice with the same
+new cache folders: what it finds the second time is what a user's second start finds.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from hopper.providers import BACKEND, OURS
 FIRST_MOST_S: Final = 2.5
 """What the first call of a new variant may take."""
 FROM_DISK_MOST_S: Final = 0.15
-"""What the first call of a process may take beyond ``import torch``, with its kernel on disk."""
+"""What the first call of a process may take beyond ``import torch``, with its kernel on disk, and
+its first backward pass."""
 
 _BEGIN = """
 import json, time, torch
@@ -44,6 +46,18 @@ start = time.perf_counter()
 found["another_s"] = timed(another)
 start = time.perf_counter()
 found["repeated_s"] = timed(first)
+for x in (q, k, v):
+    x.requires_grad_()
+try:
+    out = first()
+    out = out[0] if isinstance(out, tuple) else out
+    do, one = torch.ones_like(out), torch.ones(1, device="cuda", requires_grad=True)
+    torch.autograd.grad(one * 2, one, torch.ones_like(one))  # torch imports sympy for the first
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    found["backward_s"] = timed(lambda: torch.autograd.grad(out, (q, k, v), do))
+except Exception as error:
+    found["backward_failed"] = str(error)[:300]
 print(json.dumps(found))
 """
 

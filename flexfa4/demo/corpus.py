@@ -45,18 +45,20 @@ class Sequences:
     documents: torch.Tensor
 
 
-def source_files(root: Path | None = None) -> Iterator[Path]:
+def source_files(root: Path | None = None, *, largest: int | None = LARGEST_FILE) -> Iterator[Path]:
     """Yield the library's source files that serve as documents, in an order that never changes.
 
     Args:
         root: folder to search; None is the standard library of this Python.
+        largest: bytes of a file; None for no limit.
     """
     start = Path(sysconfig.get_path("stdlib")) if root is None else root
     for folder, folders, files in os.walk(start):
         folders[:] = sorted(set(folders) - SKIPPED_FOLDERS)  # os.walk enters these, in this order
         for name in sorted(files):
             path = Path(folder, name)
-            if path.suffix == ".py" and 0 < path.stat().st_size <= LARGEST_FILE:
+            size = path.stat().st_size
+            if path.suffix == ".py" and size > 0 and (largest is None or size <= largest):
                 yield path
 
 

@@ -63,13 +63,13 @@ class Snapshot:
         Raises:
             StaleBlockMaskError: a captured number, tensor or choice changed.
         """
+        made, now = self.bound, resolve(self.mask, "mask")
+        if now is made and not made.tensors:  # it captures nothing
+            return
 
         def refuse(name: str) -> NoReturn:
             raise StaleBlockMaskError(name=name, rewrite=rewrite())
 
-        made, now = self.bound, resolve(self.mask, "mask")
-        if now is made and not made.tensors:  # it captures nothing
-            return
         if now.graph != made.graph:
             refuse("a captured value that the mask was specialised for")
         for scalar, old, new in zip(made.graph.scalars, made.scalars, now.scalars, strict=True):

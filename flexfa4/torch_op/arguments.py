@@ -25,7 +25,7 @@ SCHEMA: Final = (
     "Tensor query, Tensor key, Tensor value, Tensor? sink, Tensor? kinds, Tensor[] tensors,"
     " SymInt[] ints, Tensor? floats, str score, str mask, float? scale, SymInt[] block_size,"
     " SymInt[] made_for, SymInt? scores_at_once, str backend, SymInt[] tile, float? tau,"
-    " bool deterministic"
+    " float? emulated, bool deterministic"
 )
 
 
@@ -50,6 +50,7 @@ class Arguments(NamedTuple):
         backend: see `flexfa4.attention`.
         tile: rows, keys and stages of `flexfa4.Options`, 0 where none is chosen; empty for none.
         tau: see `flexfa4.Options`.
+        emulated: see `flexfa4.Options.emulated_exponentials`.
         deterministic: see `flexfa4.attention`.
     """
 
@@ -70,6 +71,7 @@ class Arguments(NamedTuple):
     backend: Any
     tile: Any
     tau: Any
+    emulated: Any
     deterministic: Any
 
     def partition(self) -> tuple[Arguments, tuple[torch.Tensor | None, ...]]:

@@ -51,6 +51,7 @@ class Choices:
         backend: see `flexfa4.attention`.
         tile: see `arguments.Arguments`.
         tau: see `flexfa4.Options`.
+        emulated: see `flexfa4.Options.emulated_exponentials`.
         deterministic: see `flexfa4.attention`.
         scale_varies: `scale` is a symbolic number, whose changes must not compile anew.
     """
@@ -61,6 +62,7 @@ class Choices:
     backend: str = "auto"
     tile: tuple[int, ...] = ()
     tau: float | None = None
+    emulated: float | None = None
     deterministic: bool = False
     scale_varies: bool = False
 
@@ -90,6 +92,7 @@ def run(
         backend=choices.backend,
         tile=list(choices.tile),
         tau=choices.tau,
+        emulated=choices.emulated,
         deterministic=choices.deterministic,
     )
     if not torch.compiler.is_dynamo_compiling() and differentiates():

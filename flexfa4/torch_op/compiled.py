@@ -91,10 +91,11 @@ def attention(
     )
     if not is_symbolic:
         scale = checked
-    at_once, tile, tau = None, (), None
+    at_once, tile, tau, emulated = None, (), None, None
     if choices.options is not None:
         options = choices.options
         at_once, tile, tau = options.scores_at_once, options.whole_tile, options.tau
+        emulated = options.emulated_exponentials
     score = Captured() if score_mod is None else _recorded("score_mod", score_mod, "score")
     mask = _mask(block_mask, query, key)
     return calls.run(
@@ -108,6 +109,7 @@ def attention(
             choices.backend,
             tile,
             tau,
+            emulated,
             bool(choices.deterministic),
             is_symbolic,
         ),

@@ -27,6 +27,22 @@ _R = TypeVar("_R")
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
+def may_need_op(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sink: torch.Tensor | None
+) -> bool:
+    """Return whether to ask `needs_op`: something watches, or one of them is no plain tensor."""
+    return not (
+        type(query) in _PLAIN
+        and type(key) in _PLAIN
+        and type(value) in _PLAIN
+        and (sink is None or type(sink) in _PLAIN)
+        and _transform() is None
+        and not _dispatch_modes()
+        and _tracer() is None
+        and forward_ad._current_level < 0
+    )
+
+
 def needs_op(*tensors: torch.Tensor | None) -> bool:
     """Return whether torch's machinery has to see the call as one op.
 

@@ -39,6 +39,7 @@ class DeferredBlockMask(BlockMask):
         self.block_size = spec.block_size
         self._spec = spec
         self._device = device
+        self._of_forms = {}
         self.counts_heads = counts_heads
         self.captures_tensors = len(captured.tensors) > 0
         # a snapshot: what changes afterwards in the graph does not change it

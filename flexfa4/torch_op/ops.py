@@ -87,7 +87,7 @@ def _request(a: Arguments, needs_grad: frozenset[Buffer]) -> Request:
     blocks = None if call.mask is None else _blocks(a, call.mask)
     tile = Tile(*[n or None for n in a.tile])
     tau = TAU if a.tau is None else float(a.tau)
-    choices = Choices(a.backend, a.scores_at_once, tile, tau, a.deterministic)
+    choices = Choices(a.backend, a.scores_at_once, tile, tau, a.emulated, a.deterministic)
     return Request(call.score, blocks, call.scale, needs_grad, True, choices)
 
 

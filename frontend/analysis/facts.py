@@ -19,10 +19,11 @@ from typing import Final, Literal
 
 from flexfa4.frontend.analysis.bounds import Domain, Leaf, bound
 from flexfa4.frontend.analysis.linear import affine, slope, split_sum
+from flexfa4.frontend.analysis.peeling import InnerScale, inner_scale
 from flexfa4.frontend.analysis.shifts import shift_invariant
 from flexfa4.frontend.derivative import Derivatives, derivatives
-from flexfa4.frontend.ir import Graph, Node, const, input_, topological
-from flexfa4.frontend.ops import OPS, apply
+from flexfa4.frontend.ir import Graph, Node, const, topological
+from flexfa4.frontend.ops import OPS
 from flexfa4.frontend.pipeline import any_call
 from flexfa4.frontend.rewriting.rules import simplify
 
@@ -102,14 +103,6 @@ class Pipes:
     element: Instructions
     row: Instructions
     head: Instructions
-
-
-@dataclass(frozen=True)
-class InnerScale:
-    """The score enters only as ``node = scale * score``, with `scale` free of kv and the score."""
-
-    node: Node
-    scale: Node
 
 
 @dataclass(frozen=True)
@@ -229,28 +222,6 @@ def mask_facts(graph: Graph) -> MaskFacts:
 
 def _simple(part: Node | None) -> Node:
     return _ZERO if part is None else simplify(part)
-
-
-def inner_scale(root: Node) -> InnerScale | None:
-    """Return the one product through which the score enters, see `InnerScale`."""
-    users: dict[Node, set[Node]] = {}
-    for node in topological(root):
-        for arg in node.args:
-            users.setdefault(arg, set()).add(node)
-    node, scale = input_("score"), const(1.0)
-    while node is not root and len(users.get(node, ())) == 1:
-        (user,) = users[node]
-        others = [a for a in user.args if a is not node]
-        free = all(not a.depends & _VARIES_IN_ROW for a in others)
-        divides = user.op == "div" and user.args[0] is node
-        if user.op == "neg":
-            scale = apply("neg", scale)
-        elif (user.op == "mul" or divides) and len(others) == 1 and free:
-            scale = apply(user.op, scale, others[0])
-        else:
-            break
-        node = user
-    return None if node.op == "input" else InnerScale(node, simplify(scale))
 
 
 # ---- loads and instructions ----------------------------------------------------------------------

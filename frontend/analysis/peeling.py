@@ -8,11 +8,12 @@ is a premise of whoever moves them across the product of query and key.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-from flexfa4.frontend.analysis.facts import inner_scale
-from flexfa4.frontend.ir import F32, Node, const, input_, substitute, with_args
+from flexfa4.frontend.ir import F32, Node, const, input_, substitute, topological, with_args
 from flexfa4.frontend.ops import apply
+from flexfa4.frontend.rewriting.rules import simplify
 
 _SCORE: Final = input_("score")
 _ONE, _MINUS_ONE, _ZERO = const(1.0, F32), const(-1.0, F32), const(0.0, F32)
@@ -80,6 +81,36 @@ def product(a: Node, b: Node) -> Node:
     if _ZERO in (a, b):
         return _ZERO
     return b if a is _ONE else a if b is _ONE else apply("mul", a, b)
+
+
+@dataclass(frozen=True)
+class InnerScale:
+    """The score enters only as ``node = scale * score``, with `scale` free of kv and the score."""
+
+    node: Node
+    scale: Node
+
+
+def inner_scale(root: Node) -> InnerScale | None:
+    """Return the one product through which the score enters, see `InnerScale`."""
+    users: dict[Node, set[Node]] = {}
+    for node in topological(root):
+        for arg in node.args:
+            users.setdefault(arg, set()).add(node)
+    node, scale = input_("score"), const(1.0)
+    while node is not root and len(users.get(node, ())) == 1:
+        (user,) = users[node]
+        others = [a for a in user.args if a is not node]
+        free = all(_row_factor(a) for a in others)
+        divides = user.op == "div" and user.args[0] is node
+        if user.op == "neg":
+            scale = apply("neg", scale)
+        elif (user.op == "mul" or divides) and len(others) == 1 and free:
+            scale = apply(user.op, scale, others[0])
+        else:
+            break
+        node = user
+    return None if node.op == "input" else InnerScale(node, simplify(scale))
 
 
 def fold_inner(core: Node) -> tuple[Node | None, Node]:

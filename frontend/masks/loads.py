@@ -25,7 +25,6 @@ from flexfa4.frontend.masks.classes import classes_of
 from flexfa4.frontend.masks.contents import Contents
 from flexfa4.frontend.masks.grid import FULL, BlockGrid, MaskSize
 from flexfa4.frontend.masks.runs import BlockRun
-from flexfa4.frontend.masks.search.refine import refine
 from flexfa4.frontend.ops import apply
 
 # Blocks that the index space is decided in.
@@ -95,6 +94,8 @@ class _Checks:
 
     def _failure(self, holds: Node) -> Lanes | None:
         """Return a lane where a condition is False, None where there is none."""
+        from flexfa4.frontend.masks.search.refine import refine  # bounds nearly always decide
+
         graph = make_graph("mask", holds)
         grid = BlockGrid(_varying(self._size, holds), _BLOCK_SIZE)
         classes = classes_of(graph, self._values, grid.size)

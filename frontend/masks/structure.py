@@ -24,8 +24,6 @@ from flexfa4.frontend.masks.grid import BlockGrid, MaskSize
 from flexfa4.frontend.masks.limits import check_dense, check_lines, check_pairs
 from flexfa4.frontend.masks.loads import check_loads
 from flexfa4.frontend.masks.runs import BlockRuns, Priority, order
-from flexfa4.frontend.masks.search.refine import refine
-from flexfa4.frontend.masks.search.tiles import follows_diagonal
 from flexfa4.frontend.masks.solving.solve import NotClosed, closed_form
 from flexfa4.frontend.masks.solving.solved import Solved, solved
 from flexfa4.frontend.masks.sweep import counts_of_form, runs_of_form
@@ -82,6 +80,8 @@ class MaskBlocks:
     @functools.cached_property
     def follows_diagonal(self) -> bool:
         """Whether the mask keeps its value when query and key both move on by one."""
+        from flexfa4.frontend.masks.search.tiles import follows_diagonal
+
         return follows_diagonal(self.graph.root, self.values, self.size)
 
     # ---- closed forms ----------------------------------------------------------------------------
@@ -127,6 +127,8 @@ class MaskBlocks:
         self._check_lines()
         if isinstance(self.by_rows, Solved):
             return runs_of_form(self.by_rows, self.classes, self.grid)
+        from flexfa4.frontend.masks.search.refine import refine  # most masks are closed
+
         count("block_lists")
         return refine(self.graph, self.values, self.classes, self.grid)
 

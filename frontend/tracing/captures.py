@@ -227,8 +227,11 @@ class Session:
         """Remember to check after the trace that something captured was not changed."""
         self._snapshots.append((source, unchanged))
 
-    def check_unchanged(self, where: Any) -> None:
+    def check_unchanged(self, where: Callable[[], Any]) -> None:
         """Refuse a mod that changed what it captured.
+
+        Args:
+            where: finds the mod's definition, for the message: its file is read for that.
 
         Raises:
             CaptureError: a variable, container or global was assigned to.
@@ -236,7 +239,7 @@ class Session:
         for source, unchanged in self._snapshots:
             if not unchanged():
                 raise ChangedCaptureError(
-                    where=where,
+                    where=where(),
                     name=f"`{describe(source)}`",
                     change="changed",
                     rewrite="change it outside the mod",

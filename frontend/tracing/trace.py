@@ -22,6 +22,7 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import Any, Final
 
 import torch
@@ -138,7 +139,7 @@ def resolve(mod: Any, kind: Kind) -> BoundGraph:
         TraceError: the mod uses something that has no meaning for one score.
         TextError: a text cannot be read.
     """
-    key = _key(mod)
+    key = mod.__code__ if type(mod) is FunctionType else _key(mod)
     if key is None:
         return _resolve_other(mod, kind)
     found = _lookup(mod, kind, key)
@@ -276,7 +277,7 @@ def _called_once(mod: Any, kind: Kind) -> _Entry | None:
         root = contract.result_node(mod, kind, result)
         if is_random:
             return None
-        session.check_unchanged(contract.definition(mod))
+        session.check_unchanged(lambda: contract.definition(mod))
         graph = optimise(session.graph(kind, root))
         tensors, scalars = session.registers(graph)
     finally:

@@ -1,4 +1,4 @@
-"""Whether the ends of intervals are monotone, how many tiles are visited, and the order of work.
+"""Whether the ends of intervals are monotone, and how many tiles are visited.
 
 Numbers of visits are those of the kernel, found without it: from the same extremes of the rows of
 each tile.  Works on tensors, wherever a mask is evaluated, for all classes of batches and heads.
@@ -13,7 +13,6 @@ import torch
 from flexfa4.frontend.masks.classes import Classes
 from flexfa4.frontend.masks.grid import block_count, block_counts, blocks_of
 from flexfa4.frontend.masks.solving.solved import Solved, ends_of_each
-from flexfa4.kernels.blocks.steps import Direction
 from flexfa4.primitives.tile_walk import Sampling, TileShape
 
 # Rows whose ends are evaluated at once: temporaries take a few times 8 bytes for each.
@@ -60,9 +59,10 @@ def visits_of(
     found = torch.zeros(len(classes), tiles, dtype=torch.int64, device=device)
     if not solved.form.spans or not rows:
         return found
-    each = [0, queries - 1] if sampling == "edges" else list(range(queries))
+    step = max(1, queries - 1) if sampling == "edges" else 1
+    each = torch.arange(0, queries, step, device=device)
     first = torch.arange(0, rows, queries, device=device).unsqueeze(1)
-    positions = (first + torch.tensor(each, device=device)).clamp(max=rows - 1).view(-1)
+    positions = (first + each).clamp_(max=rows - 1).view(-1)
     for part, ends in _ends(solved, classes, positions):
         begin, end = ends.view(2, -1, tiles, len(each))
         if sampling == "all":
@@ -73,22 +73,6 @@ def visits_of(
         touched = block_counts(end, shape.keys) - blocks_of(begin, shape.keys)
         found[part] = touched.masked_fill_(end <= begin, 0)
     return found
-
-
-def direction_of(counts: torch.Tensor) -> Direction:
-    """Return the way from the lines with the most visits to those with the fewest.
-
-    Args:
-        counts: int64 ``(classes, lines)``.
-
-    Returns:
-        A way that is right for every class; "ascending" where all lines are alike.
-    """
-    before, behind = counts[:, :-1], counts[:, 1:]
-    rises, falls = torch.stack(((behind > before).any(), (behind < before).any())).tolist()
-    if rises and falls:
-        return "neither"
-    return "descending" if rises else "ascending"
 
 
 def _ends(

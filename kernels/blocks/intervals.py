@@ -68,6 +68,12 @@ class Interval:
         return LINES[self.index]
 
     @property
+    def from_first(self) -> bool:
+        """Whether it begins with the first key, or query, whatever the values of a call are."""
+        begin = self.begin
+        return begin.op == "const" and begin.attr <= 0
+
+    @property
     def begin(self) -> Node:
         """The first key, i32; not clamped to the keys that there are."""
         return self.graph.root.args[0].args[1]
@@ -95,13 +101,18 @@ def joined(solved: Solved) -> Solved:
     return replace(solved, form=replace(solved.form, spans=(one,)))
 
 
-def interval_of(solved: Solved) -> Interval | None:
-    """Return the interval of a closed form; None where there are several."""
-    spans, index = solved.form.spans, solved.form.index
+def span_of(solved: Solved) -> Span | None:
+    """Return the one interval of a closed form, as it was solved; None where there are several."""
+    spans = solved.form.spans
     if len(spans) > 1 or solved.length > _LONGEST:
         return None
-    (span,) = spans or (Span(const(0), const(0)),)
-    return _interval(span, index, frozenset(buffer.name for buffer in solved.values.tensors))
+    return spans[0] if spans else Span(const(0), const(0))
+
+
+def interval_of(solved: Solved) -> Interval | None:
+    """Return the interval of a closed form; None where there are several."""
+    span, names = span_of(solved), frozenset(buffer.name for buffer in solved.values.tensors)
+    return None if span is None else _interval(span, solved.form.index, names)
 
 
 @functools.lru_cache(maxsize=256)

@@ -4,8 +4,8 @@ An end of an interval that never falls, or never rises, along the queries has it
 edges of any range of them: a kernel then evaluates two rows of a tile instead of all.  And where
 neighbouring intervals meet, there is no gap between the tiles that they touch.
 
-Proofs for every call; what cannot be proved is unbounded.  Assumes, as closed forms do, that no
-integer leaves 64 bits.
+Proofs for every call; what cannot be proved is unbounded.  Assumes what closed forms rest on: no
+integer leaves 64 bits, and the elements that a search looks among ascend or stand together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import math
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
-from flexfa4.frontend.ir import Node
+from flexfa4.frontend.ir import I32, Node, input_, own_place
+from flexfa4.frontend.masks.solving.linear_forms import Prover, form_of
 from flexfa4.frontend.masks.solving.solve import Index
 
 Direction = Literal["ascending", "descending", "neither"]
@@ -60,9 +61,21 @@ def neighbours_meet(begin: Node, end: Node, index: Index = "q") -> bool:
     """Return whether intervals of neighbouring queries, if not empty, are proved to meet.
 
     Either begins no later than the other ends: an interval of at least one key cannot be left
-    behind by steps of at most one.  Likewise for intervals of queries, of neighbouring keys.
+    behind by steps of at most one, and one that holds its own position is next to its neighbour's.
+    Likewise for intervals of queries, of neighbouring keys.
     """
-    return steps_of(begin, index).most <= 1 and steps_of(end, index).least >= -1
+    if steps_of(begin, index).most <= 1 and steps_of(end, index).least >= -1:
+        return True
+    return _hold_their_own(begin, end, index)
+
+
+@functools.lru_cache(maxsize=1024)
+def _hold_their_own(begin: Node, end: Node, index: Index) -> bool:
+    """Return whether the interval of each query is proved to hold the key at its position."""
+    prover, own = Prover(), form_of(input_(index))
+    return prover.never_negative(own.plus(form_of(begin), -1)) and prover.never_negative(
+        form_of(end).plus(own, -1).shifted(-1)
+    )
 
 
 def direction_of_steps(
@@ -148,6 +161,27 @@ def _quotient(node: Node, known: _Known) -> Steps:
     return Steps(_divided(least, divisor, math.floor), _divided(most, divisor, math.ceil))
 
 
+def _search(node: Node, known: _Known) -> Steps:
+    """Runs follow each other as places do, and what is found in ascending elements as values."""
+    *others, value = node.args
+    if any(known.index in other.depends for other in others):
+        return ANY
+    moving = own_place(node)
+    if moving is None and node.attr.side in ("below", "through"):
+        moving = value
+    if moving is None or moving.dtype is not I32:
+        return ANY
+    least, most = _steps(moving, known)
+    if moving is not value and not _counts_from_start(moving):
+        return ANY
+    return Steps(0, math.inf) if least >= 0 else Steps(-math.inf, 0) if most <= 0 else ANY
+
+
+def _counts_from_start(place: Node) -> bool:
+    """Whether a place is proved not to be negative: it would be one from the end."""
+    return Prover().never_negative(form_of(place))
+
+
 def _divided(step: float, divisor: int, rounded: Callable[[float], int]) -> float:
     return rounded(step / divisor) if math.isfinite(step) else step
 
@@ -163,4 +197,5 @@ _RULES: Final[dict[str, Callable[[Node, _Known], Steps]]] = {
     "where": _either,
     "floordiv": _quotient,
     "shr": _quotient,
+    "search": _search,
 }

@@ -26,9 +26,17 @@ from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.masks.grid import block_count
 from flexfa4.frontend.masks.runs import order
 from flexfa4.frontend.masks.solving.solved import Solved
+from flexfa4.frontend.masks.solving.spans import Span
 from flexfa4.frontend.masks.structure import Lines, MaskBlocks
-from flexfa4.kernels.blocks.counts import direction_of, monotone_in_tiles, visits_of
-from flexfa4.kernels.blocks.intervals import Interval, bound_interval, interval_of, joined
+from flexfa4.kernels.blocks.counts import monotone_in_tiles, visits_of
+from flexfa4.kernels.blocks.intervals import (
+    LINES,
+    Interval,
+    bound_interval,
+    interval_of,
+    joined,
+    span_of,
+)
 from flexfa4.kernels.blocks.lists import TileLists, halves_of, listed
 from flexfa4.kernels.blocks.ranks import best_ranks
 from flexfa4.kernels.blocks.steps import (
@@ -93,6 +101,11 @@ class WalkPlan:
     def across(self) -> TileShape:
         """The shape of a tile with what the lines are of first: queries, or keys."""
         return _across(self.shape, self.by)
+
+    @property
+    def from_first(self) -> bool:
+        """Whether every query that sees a key sees the first one, whatever the values of a call."""
+        return self.interval is None or self.interval.from_first
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -277,12 +290,12 @@ def _across(shape: TileShape, by: Lines) -> TileShape:
     return shape if by == "rows" else TileShape(shape.keys, shape.queries)
 
 
-def _direction(interval: Interval, solved: Solved) -> Direction | None:
+def _direction(span: Span, solved: Solved) -> Direction | None:
     """Return the order of work where it can be told without counting visits."""
-    ends = (interval.begin, interval.end, interval.line)
+    ends = (span.start, span.stop, LINES[solved.form.index])
     found = direction_of_steps(*ends, cut=True)
     if found is None:
-        known = bound(interval.end, solved.size.domain(solved.values).leaf)
+        known = bound(span.stop, solved.size.domain(solved.values).leaf)
         found = direction_of_steps(*ends, cut=not known.within(-math.inf, solved.length))
     return found
 
@@ -303,19 +316,19 @@ class _Chooser:
         if not isinstance(solved, Solved):
             return self._listed(None, None)
         solved = joined(solved)
-        interval = interval_of(solved)
-        if interval is None:
+        span, interval = span_of(solved), interval_of(solved)
+        if span is None or interval is None:
             return self._listed(None, None)
         limits = bound_interval(interval, solved, self.device)
         if not solved.values.tensors:  # its ends are few: a GPU would have to be waited for
             solved = replace(solved, values=replace(solved.values, device=torch.device("cpu")))
-        sampling = self._sampling(interval, solved)
+        sampling = self._sampling(span, solved)
         plan = WalkPlan("closed", self.shape, interval, sampling, by=self.by)
         counted = functools.partial(
             visits_of, solved, self.blocks.classes, _across(self.shape, self.by), sampling
         )
-        if neighbours_meet(interval.begin, interval.end, interval.line):
-            direction = _direction(interval, solved)
+        if neighbours_meet(span.start, span.stop, interval.line):
+            direction = _direction(span, solved)
             if direction is not None:
                 return Walk(plan, (), direction == "descending", limits, counted)
             return self._finished(plan, (), limits, counted())
@@ -329,22 +342,28 @@ class _Chooser:
         walk = self.walk()
         lists = self._lists()
         ranks, descending = best_ranks(lists, self._lines())
-        values = [v.to(self.device) for v in (lists.begins, lists.tiles, ranks)]
-        classes = len(self.blocks.classes) > 1
-        plan = WalkPlan("listed", self.shape, walk.plan.interval, classes=classes, by=self.by,
-                        ranked=True)  # fmt: skip
-        own = self._class_values() if classes else ()
-        return Walk(plan, (*values, *own), descending, walk.interval, lambda: lists.counts)
+        own = (lists.begins, lists.tiles, ranks)
+        values: list[torch.Tensor | int] = [v.to(self.device) for v in own]
+        plan = WalkPlan(
+            "listed",
+            self.shape,
+            walk.plan.interval,
+            classes=self._has_classes,
+            by=self.by,
+            ranked=True,
+        )
+        values += self._class_values()
+        return Walk(plan, tuple(values), descending, walk.interval, lambda: lists.counts)
 
     def _lines(self) -> int:
         """Return how many lines a class has."""
         size, across = self.blocks.size, _across(self.shape, self.by)
         return block_count(size.q_len if self.by == "rows" else size.kv_len, across.queries)
 
-    def _sampling(self, interval: Interval, solved: Solved) -> Sampling:
+    def _sampling(self, span: Span, solved: Solved) -> Sampling:
         """Return which rows tell what a tile sees."""
-        ends = (interval.begin, interval.end)
-        if all(steps_of(end, interval.line).monotone for end in ends):
+        line = LINES[solved.form.index]
+        if all(steps_of(end, line).monotone for end in (span.start, span.stop)):
             return "edges"
         per_line = _across(self.shape, self.by).queries
         alike = monotone_in_tiles(solved, self.blocks.classes, per_line)
@@ -383,22 +402,27 @@ class _Chooser:
         limits: BoundGraph | None,
         visits: torch.Tensor,
     ) -> Walk:
-        """Return a walk with the order of work and the classes that it needs."""
-        direction = direction_of(visits)
-        by_table = direction == "neither"
-        classes = len(self.blocks.classes) > 1 and (plan.source == "listed" or by_table)
-        plan = replace(plan, classes=classes, order_table=by_table)
-        if classes:
-            values += self._class_values()
-        if by_table:
-            values += (order(visits, "lpt").to(self.device),)
-        return Walk(plan, values, direction == "descending", limits, lambda: visits)
+        """Return a walk with tables of the order of work and of classes.
+
+        Both are there for whatever a mask captures, also where tiles happen to be in order and
+        batches equal: other documents, or more of them, compile nothing.
+        """
+        plan = replace(plan, classes=self._has_classes, order_table=True)
+        values += (*self._class_values(), order(visits, "lpt").to(self.device))
+        return Walk(plan, values, interval=limits, counted=lambda: visits)
+
+    @property
+    def _has_classes(self) -> bool:
+        """Whether batches or heads may have masks of their own."""
+        return bool(self.blocks.graph.root.depends & {"b", "h"})
 
     def _class_values(self) -> tuple[torch.Tensor | int, ...]:
-        """Return the table of classes and its strides, a column for each head of a tile."""
-        of = self.blocks.classes.of
+        """Return the table of classes and its strides, a column for each head of a tile, if any."""
+        if not self._has_classes:
+            return ()
+        of = self.blocks.classes.of_on(self.device)
         if of.shape[1] > 1:
             of = of[:, :: self.shape.group]
         batches, heads = of.shape
-        table = of.to(torch.int32).contiguous().to(self.device)
+        table = of.to(torch.int32).contiguous()
         return (table, heads if batches > 1 else 0, 1 if heads > 1 else 0)

@@ -116,20 +116,23 @@ def sources_fingerprint() -> str:
 
 def fingerprint_of(folders: list[Path]) -> str:
     """Return a digest of the Python sources in folders: their names there, and what they say."""
-    digest = hashlib.sha256()
+    said: list[bytes] = []
     for folder in folders:
         for path in sorted(_python_files(str(folder))):  # texts: objects would take as long again
-            with open(path, "rb") as file:
+            with open(path, "rb", buffering=0) as file:
                 content = file.read()
-            name = path.removeprefix(str(folder.parent))
-            digest.update(f"{name}\0{len(content)}\0".encode())
-            digest.update(content)
-    return digest.hexdigest()
+            said += (path.removeprefix(str(folder.parent)).encode(), b"%d" % len(content), content)
+    return hashlib.sha256(b"\0".join(said)).hexdigest()
 
 
 def _python_files(folder: str) -> Iterator[str]:
-    for below, _, names in os.walk(folder):
-        yield from (os.path.join(below, name) for name in names if name.endswith(".py"))
+    """Yield the paths of all files of Python in a folder; half the time of `os.walk`."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                yield entry.path
+            elif entry.name != "__pycache__" and entry.is_dir(follow_symlinks=False):
+                yield from _python_files(entry.path)
 
 
 def _folder(name: str) -> Path:

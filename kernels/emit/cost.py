@@ -56,6 +56,15 @@ class Instructions:
         return Instructions(*(getattr(self, f.name) * factor for f in fields(self)))
 
 
+def emulation(degree: int) -> Instructions:
+    """Return what an emulated exponential takes in place of one of the hardware.
+
+    The range reduction is three additions, the polynomial `degree` products; the clamp and the
+    exponent are integers.
+    """
+    return Instructions(fma=3 + degree, alu=2, mufu=-1)
+
+
 @dataclass(frozen=True)
 class Fragment:
     """The scores of a tile that a thread holds.

@@ -212,6 +212,11 @@ class Frame(TraceTime):
         """Give the score at a row and column, f32."""
         self.keep(_SCORE, self._place(row, column), value)
 
+    def take_scores(self, other: Frame) -> None:
+        """Give all scores that another frame of the same tile was given."""
+        given = other._kept.items()
+        self._kept.update({place: value for place, value in given if place[0] is _SCORE})
+
     def evaluate_pair(self, node: Node, row: int, column: int) -> Any:
         """Return the values of a node at a column and the next one; see `pairs`."""
         return pairs.evaluate(self, node, [self._place(row, column + i) for i in (0, 1)])

@@ -28,6 +28,8 @@ from flexfa4.kernels.emit.evaluator import Fixed, Frame, TraceTime
 from flexfa4.kernels.emit.gradient import GradientProgram, Share
 from flexfa4.kernels.emit.places import ORIGIN, Place, Row
 from flexfa4.kernels.emit.program import LOG2E, Term
+from flexfa4.primitives import packed
+from flexfa4.primitives.packed import Pair
 
 
 class Sink(Protocol):
@@ -85,6 +87,10 @@ class GradientSite(TraceTime):
         made._masked = masked
         made._frame.issue_loads(*self.program.nodes())
         return made
+
+    def take_scores(self, other: GradientSite) -> None:
+        """Give the scores, where derivatives read them, of which another site made exponents."""
+        self._frame.take_scores(other._frame)
 
     def exponent(self, row: int, column: int, product: Any, lse: Any) -> Float32:
         """Return the exponent of a probability, in base 2.
@@ -149,6 +155,50 @@ class GradientSite(TraceTime):
             factor = self._product("factor", row, column, program.factor)
             modified = arith.mulf(modified, factor)
         return Float32(modified)
+
+    # ---- pairs -----------------------------------------------------------------------------------
+
+    @property
+    def exponents_in_pairs(self) -> bool:
+        """Whether exponents are one multiply-add of a product each, as `exponent_pair` has it."""
+        program = self.program
+        special = program.core is not None or program.reads_score or program.ignores_score
+        return not special and not program.terms
+
+    def exponent_pair(self, row: int, column: int, products: Pair, lse: Sequence[Any]) -> Pair:
+        """Return `exponent` of a column and the next one.
+
+        Args:
+            row: as there.
+            column: the first one.
+            products: of both.
+            lse: of both, Float32.
+        """
+        numbers = (LOG2E, self._scale)
+        factors, totals = [], []
+        for i, own in enumerate(lse):
+            factors.append(self._product("outer", row, column + i, self.program.outer, *numbers))
+            totals.append(self._base(row, column + i, own))
+        return packed.fma(products, packed.pair(*factors), packed.pair(*totals))
+
+    @property
+    def gradients_in_pairs(self) -> bool:
+        """Whether gradients are a difference times the weight each, as `gradient_pair` has it."""
+        return not self.program.shares and not self.program.ignores_score
+
+    def gradient_pair(
+        self, row: int, column: int, weights: Pair, changes: Pair, delta: Sequence[Any]
+    ) -> Pair:
+        """Return `gradient` of a column and the next one; see there and `exponent_pair`."""
+        node = self.program.factor
+        own = [make.unwrap(number, "f32") for number in delta]
+        if node is None:
+            difference = packed.sub(changes, packed.pair(*own))
+        else:
+            factors = [self._product("factor", row, column + i, node) for i in range(len(own))]
+            moved = [arith.mulf(arith.negf(a), f) for a, f in zip(own, factors, strict=True)]
+            difference = packed.fma(changes, packed.pair(*factors), packed.pair(*moved))
+        return packed.mul(weights, difference)
 
     # ---- parts -----------------------------------------------------------------------------------
 

@@ -3,12 +3,13 @@
 The kernel has the products ``acc = q . k`` and needs ``x = log2(e) * mod(scale * acc)`` for its
 exponentials ``exp2(x - max)``.  Every mod becomes ::
 
-    x = factor * y + shift
+    x = factor * y + shift + constant
 
-where `y` is what is computed for each score, `factor` is positive and the same along a row, and
-`shift` is the same along the part of a row in a tile.  The row's maximum is that of `y`, and the
-exponent one fused multiply-add: ``exp2(factor * y + (shift - max))``.  With t = acc, or the core of
-a mod that is not affine, y is one of ::
+where `y` is what is computed for each score, `factor` is positive and the same along a row, as is
+`constant`, and `shift` is the same along the part of a row in a tile.  The row's maximum is that of
+`y`, and the exponent one fused multiply-add: ``exp2(factor * y + (shift - max))``.  The constant
+matters to the logarithm of the sum, and to a sink, alone.  With t = acc, or the core of a mod that
+is not affine, y is one of ::
 
     y = t                                          factor = outer * log2(e)
     y = t + c1/outer * g1 + ...                    factor = outer * log2(e)
@@ -16,8 +17,7 @@ a mod that is not affine, y is one of ::
 
 with one fused multiply-add for each term of the bias.  Terms that are linear in kv have ``g = kv -
 origin``, a number known when the kernel is compiled, and leave their value at the thread's first
-column of the tile to `shift`: no operand is larger than the mod's own.  What is the same along the
-row is in `shift` too.
+column of the tile to `shift`: no operand is larger than the mod's own.
 
 Instructions for each score, beside the maximum and the row's sum::
 
@@ -129,7 +129,7 @@ class ScoreProgram:
     @property
     def shifts(self) -> bool:
         """Whether there is a shift."""
-        return self.constant is not None or any(t.origin is not None for t in self.terms)
+        return any(term.origin is not None for term in self.terms)
 
     def nodes(self) -> tuple[Node, ...]:
         """Return every node that is evaluated for a tile."""

@@ -6,17 +6,18 @@
     rows = score.with_rows(rows)                        before the loop over tiles of keys
     part = rows.at_tile(origin)                     (b) in the loop, before the products are needed
     y = part.value(row, column, product)            (c) for each score
-    part.factor(row), part.shift(row)                   x = factor * y + shift, in base 2
+    part.factor(row), part.shift(row)                   x = factor * y + shift + constant, in base 2
     y = part.pair(row, column, products)            (c) or for two neighbouring columns at once;
     part.factor(row), part.shifts(row)                  both may have shifts of their own
+    rows.unit(row), rows.constant(row)              (d) behind the loop
 
     mask = MaskSite(program, fixed)                 likewise; partial tiles only
     rows = mask.with_rows(rows)
     part = rows.at_tile(origin)
     visible = part.visible(row, column)
 
-Meanings of `factor`, `shift` and `y` are in `program`.  Masking comes after `value`: what a masked
-lane held, NaN included, must not be seen.
+Meanings of `factor`, `shift`, `constant` and `y` are in `program`.  Masking comes after `value`:
+what a masked lane held, NaN included, must not be seen.
 
 An instruction on pairs has one number in it for both columns.  So a term that is linear in kv is
 counted to the first column of a pair, one fused multiply-add for two scores; its step from there to
@@ -85,6 +86,15 @@ class ScoreSite(TraceTime):
         """Return the factor of a row in base 2: positive."""
         return Float32(self._raw_factor(row))
 
+    def unit(self, row: int) -> Float32 | None:
+        """Return the factor where there is no shift, so that maxima may be kept as scores."""
+        return None if self.program.shifts else self.factor(row)
+
+    def constant(self, row: int) -> Float32 | None:
+        """Return the constant of a row in base 2, None for 0."""
+        constant = self.program.constant
+        return None if constant is None else Float32(self._of_row(constant, row)) * LOG2E
+
     def shift(self, row: int) -> Float32 | None:
         """Return the shift of a row in this tile in base 2, None for 0."""
         program = self.program
@@ -92,10 +102,8 @@ class ScoreSite(TraceTime):
             return None
 
         def compute() -> Value:
-            parts = [] if program.constant is None else [self._of_row(program.constant, row)]
-            for term in program.terms:
-                if term.origin is not None:
-                    parts.append(self._frame.value(term.origin, Place(row, ORIGIN)))
+            origins = [term.origin for term in program.terms if term.origin is not None]
+            parts = [self._frame.value(origin, Place(row, ORIGIN)) for origin in origins]
             total = parts[0]
             for part in parts[1:]:
                 total = arith.addf(total, part)

@@ -20,6 +20,7 @@ and what they are about::
 In a kernel that is traced, with CuTe-DSL::
 
     parameters          the values of a launch
+    set_up              what blocks set up alike
     traced_parameters   what of them is the same for backward kernels
 
 The skeletons are `kernels.sm90.forward` and `kernels.sm100.forward`.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
@@ -18,7 +18,8 @@ from flexfa4.kernels.compile.compiled_kernel import CompiledKernel
 from flexfa4.kernels.forward.plan import VariantPlan
 from flexfa4.kernels.launch.target import Target
 from flexfa4.kernels.refusal import Refusal
-from flexfa4.kernels.request import Request, Results, Tile
+from flexfa4.kernels.request import Choices, Request, Results, Tile
+from flexfa4.primitives.exponentials import EmulatedFraction
 
 Row = tuple[str, str]
 """A label and a text, for reports."""
@@ -32,11 +33,13 @@ class Gpus:
         capabilities: compute capabilities, and what is compiled for each, such as ``sm_90a``.
         products: examples, in words.
         cached_bytes: of the L2 cache, what keys and values of a section of heads may take.
+        multiprocessors: of the product; the order of work is made for so many.
     """
 
     capabilities: Mapping[tuple[int, int], str]
     products: str
     cached_bytes: int
+    multiprocessors: int
 
     def __str__(self) -> str:
         shown = " or ".join("{}.{}".format(*capability) for capability in self.capabilities)
@@ -58,6 +61,18 @@ class BackwardPass(Protocol):
 
 P = TypeVar("P", bound=VariantPlan)
 T = TypeVar("T")
+
+
+def emulating(tiling: T, choices: Choices) -> T:
+    """Return how work is cut, with the share of exponentials that a user wants emulated.
+
+    Args:
+        tiling: an architecture's dataclass, whose `emulated` says which are.
+        choices: of the call.
+    """
+    if choices.emulated is None:
+        return tiling
+    return replace(tiling, emulated=EmulatedFraction.of(choices.emulated))  # type: ignore[type-var]
 
 
 class Architecture(ABC, Generic[P, T]):
@@ -113,6 +128,16 @@ class Architecture(ABC, Generic[P, T]):
             tile: what the user chose: that stays.
             name: what is compiled for.
         """
+
+    def fitting(self, plan: P, choices: Choices, name: str) -> T:
+        """Return how the work of a plan is cut for a call.
+
+        Args:
+            plan: made with what `tiling` gave.
+            choices: of the call.
+            name: what is compiled for.
+        """
+        return emulating(self.tiling_of(plan, choices.tile, name), choices)
 
     @abstractmethod
     def plan(self, tiling: T, **variant: Any) -> P:

@@ -39,7 +39,7 @@ from flexfa4.kernels.forward.architecture import AnyArchitecture
 from flexfa4.kernels.forward.plan import VariantPlan
 from flexfa4.kernels.launch.tensor_map import Tensor
 from flexfa4.kernels.request import Inputs, Request
-from flexfa4.primitives.scheduler import Work, pairs_in_cache, section_numbers
+from flexfa4.primitives.scheduler import Work, pairs_at_end, pairs_in_cache, section_numbers
 from flexfa4.primitives.tile_walk import TileShape
 
 ELEMENTS: Final = {torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -219,7 +219,7 @@ class Template:
         plan, sizes = call.plan, inputs.sizes
         q, k, v, _ = inputs
         maps = self._maps(plan, *tensors_of(plan, q, k, v, out))
-        self._forms = [(tensor.sizes, tensor.strides) for tensor in maps]
+        self._layouts = [(tensor.sizes, tensor.strides) for tensor in maps]
         values: list[Any] = [*maps]
         numbers = {
             "q_len": sizes.q_len,
@@ -228,14 +228,19 @@ class Template:
             "kv_heads": sizes.kv_heads,
             "kv_batch_step": int(k.shape[0] > 1),
         }
-        self._places = {}
+        self._places: dict[str, int] = {}
         scalars = plan.scalars
         own = len(scalars) - len(plan.walk.parameters) - len(ORDER_PARAMETERS)
         for parameter in scalars[:own]:
             self._places[parameter.name] = len(values)
             values.append(numbers.get(parameter.name, 0))
-        values += section_numbers(work_of(plan, sizes), pairs_of(call, sizes), call.walk.descending)
+        work, pairs = work_of(plan, sizes), pairs_of(call, sizes)
+        at_end = pairs_at_end(work.tiles, call.architecture.gpus.multiprocessors, pairs)
+        values += section_numbers(work, pairs, call.walk.descending, at_end)
         values += call.walk.arguments
+        places = self._places.get
+        self._scale, self._counter = self._places["scale"], places("counter")
+        self._lse, self._sink = places("lse"), places("sink")
         self._score = CaptureValues(call.score, plan.score_captures, len(values))
         self._empty: list[int] = []  # places of tensors of the mask that have no elements
         bound = {"score": call.score, "mask": call.mask, "limit": call.walk.interval}
@@ -265,18 +270,21 @@ class Template:
             request: likewise; with the numbers and tensors of the call.
         """
         q, k, v, sink = inputs
-        values, places = self._values.copy(), self._places
+        out, lse, counter = outputs
+        values = self._values.copy()
         at = q.data_ptr()
-        addresses = (at, k.data_ptr(), v.data_ptr(), outputs.out.data_ptr())
-        for i, (sizes, strides) in enumerate(self._forms):
-            values[i] = (addresses[i], sizes, strides)
-        values[places["scale"]] = request.scale
-        if "counter" in places:
-            values[places["counter"]] = outputs.counter.data_ptr()
-        if outputs.lse is not None:
-            values[places["lse"]] = outputs.lse.data_ptr()
-        if sink is not None:
-            values[places["sink"]] = sink.data_ptr()
+        of_q, of_k, of_v, of_out = self._layouts
+        values[0] = (at, *of_q)
+        values[1] = (k.data_ptr(), *of_k)
+        values[2] = (v.data_ptr(), *of_v)
+        values[3] = (out.data_ptr(), *of_out)
+        values[self._scale] = request.scale
+        if self._counter is not None:
+            values[self._counter] = counter.data_ptr()
+        if lse is not None and self._lse is not None:
+            values[self._lse] = lse.data_ptr()
+        if sink is not None and self._sink is not None:
+            values[self._sink] = sink.data_ptr()
         if request.score is not None:
             self._score.fill(values, request.score, at)
         for place in self._empty:

@@ -9,6 +9,7 @@ from flexfa4.kernels.compile.compiled_kernel import CompiledKernel
 from flexfa4.kernels.emit.program import ScoreProgram, Term
 from flexfa4.kernels.forward.architecture import AnyArchitecture, Row
 from flexfa4.kernels.forward.plan import VariantPlan
+from flexfa4.primitives.exponentials import EmulatedFraction
 
 INPUTS: Final[Row] = (
     "inputs",
@@ -16,13 +17,6 @@ INPUTS: Final[Row] = (
     "\nmultiples of 16 bytes; copied on each call otherwise",
 )
 """The row of what is read."""
-
-NO_BACKWARD: Final[Row] = (
-    "gradients",
-    "computed by the CPU backend's torch code on the GPU, from out and lse: there is no backward"
-    " kernel",
-)
-"""The row of gradients, where there are no kernels for them."""
 
 
 def describe_variant(plan: VariantPlan) -> list[Row]:
@@ -34,6 +28,13 @@ def describe_variant(plan: VariantPlan) -> list[Row]:
         *describe_score(plan.score),
         ("rescaling", _rescaling(plan.tau)),
     ]
+
+
+def emulated_in_words(emulated: EmulatedFraction) -> str:
+    """Return how many exponentials are emulated."""
+    if not emulated.numerator:
+        return "none"
+    return f"{emulated.value:.1%} by polynomials of degree {emulated.degree}"
 
 
 def describe_kernel(architecture: AnyArchitecture, kernel: CompiledKernel) -> list[Row]:

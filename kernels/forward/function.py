@@ -25,6 +25,7 @@ from flexfa4.kernels.compile.errors import MissingCompilerPackageError
 from flexfa4.kernels.emit.errors import KernelLimitError
 from flexfa4.kernels.emit.number_facts import number_facts
 from flexfa4.kernels.emit.program import is_moderate
+from flexfa4.kernels.forms import ALIGNMENT, form_of
 from flexfa4.kernels.forward.architecture import AnyArchitecture, BackwardPass
 from flexfa4.kernels.forward.call import (
     Outputs,
@@ -47,8 +48,6 @@ from flexfa4.primitives.fast_division import MOST
 
 LACKING: Final = (MissingCompilerPackageError, MissingDriverError, OldDriverError)
 """What a machine lacks that could serve a call."""
-
-_ALIGNMENT: Final = 16  # bytes; more of an address makes no difference to code
 
 
 class _GradientsByTorch:
@@ -183,7 +182,7 @@ def prepared(
         LaunchError: the kernel cannot be loaded.
     """
     forms = _WITHOUT_MASK if request.blocks is None else request.blocks.cache(_Forms)
-    key = (architecture.backend, *_form(request, inputs, target, lse))
+    key = _key(architecture, request, inputs, target, lse)
     found = forms.get(key)
     if found is None:
         found = _prepared(architecture, request, inputs, target, lse)
@@ -191,20 +190,22 @@ def prepared(
     return found
 
 
-def _form(request: Request, inputs: Inputs, target: Target | None, lse: bool) -> Any:
+def _key(
+    architecture: AnyArchitecture,
+    request: Request,
+    inputs: Inputs,
+    target: Target | None,
+    lse: bool,
+) -> Any:
     """Return all of a call that decides what serves it, but for the mask."""
-    q, k, v, sink = inputs
-    score, choices = request.score, request.choices
-    captured: Any = None
-    if score is not None:
-        layouts = [(t.dtype, t.shape, t.stride(), t.data_ptr() % _ALIGNMENT) for t in score.tensors]
-        facts = number_facts(score, inputs.sizes) if score.scalars else None
-        captured = (score.graph, facts, tuple(layouts))
-    return (
-        q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, q.device,
-        q.data_ptr() % _ALIGNMENT, k.data_ptr() % _ALIGNMENT, v.data_ptr() % _ALIGNMENT,
-        sink is None, lse, is_moderate(request.scale), choices.tile, choices.tau, target, captured,
-    )  # fmt: skip
+    form = request.form or form_of(inputs, request.choices)
+    known = (form, architecture.backend, target, lse, is_moderate(request.scale))
+    score = request.score
+    if score is None:
+        return known
+    layouts = [(t.dtype, t.shape, t.stride(), t.data_ptr() % ALIGNMENT) for t in score.tensors]
+    facts = number_facts(score, form.sizes) if score.scalars else None
+    return (*known, score.graph, facts, *layouts)
 
 
 def _prepared(
@@ -253,7 +254,7 @@ def planned(
         return tiling
     try:
         call = plan_call(architecture, inputs, request, tiling, lse=lse)
-        fitting = architecture.tiling_of(call.plan, tile, name)
+        fitting = architecture.fitting(call.plan, request.choices, name)
         if fitting != tiling:
             call = plan_call(architecture, inputs, request, fitting, lse=lse)
     except KernelLimitError as error:

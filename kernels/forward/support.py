@@ -50,23 +50,30 @@ def refused_dtype(dtype: torch.dtype) -> Refusal | None:
     )
 
 
-def refused_head_dims(head_dims: tuple[int, int], step: int, most: int) -> Refusal | None:
+def refused_head_dims(
+    head_dims: tuple[int, int], step: int, most: int | None = None
+) -> Refusal | None:
     """Return why head dims of q and v are not multiples of `step` up to `most`; None if they are.
 
     What is said to write instead pads them with zeros, which change nothing.
+
+    Args:
+        head_dims: of q and of v.
+        step: what they should be multiples of.
+        most: None where something else limits them.
     """
-    if all(not d % step and 0 < d <= most for d in head_dims):
+    if all(not d % step and 0 < d <= (most or d) for d in head_dims):
         return None
     return Refusal(
         f"head dimensions {head_dims[0]} of query and key, {head_dims[1]} of value",
-        f"multiples of {step} up to {most}",
+        f"multiples of {step}" + ("" if most is None else f" up to {most}"),
         _padded(head_dims, step, most),
     )
 
 
-def _padded(head_dims: tuple[int, int], step: int, most: int) -> str:
+def _padded(head_dims: tuple[int, int], step: int, most: int | None) -> str:
     """Return how other head dimensions are made of some that there are kernels for."""
-    if max(head_dims) > most:
+    if most is not None and max(head_dims) > most:
         return f"heads of at most {most}"
     d, dv = (-dim % step for dim in head_dims)
     parts = []

@@ -18,6 +18,7 @@ from flexfa4.frontend.layout import empty_output
 from flexfa4.kernels.blocks.work_counter import work_counter
 from flexfa4.kernels.compile.compiled_kernel import CompiledKernel
 from flexfa4.kernels.emit.errors import KernelLimitError
+from flexfa4.kernels.forms import ALIGNMENT
 from flexfa4.kernels.forward.architecture import AnyArchitecture
 from flexfa4.kernels.forward.call import Outputs, PlannedCall, pairs_of, work_of
 from flexfa4.kernels.forward.compiled import kernel_for
@@ -34,7 +35,6 @@ from flexfa4.kernels.varlen.plan import TablePlan
 from flexfa4.kernels.varlen.plan import kernel_for as table_kernel_for
 from flexfa4.primitives.fast_division import MOST
 
-_ALIGNMENT: Final = 16  # bytes; more of an address makes no difference to code
 _LONGEST: Final = MOST - (1 << 10)  # tokens: positions of a tile behind the last one fit 32 bits
 
 
@@ -133,8 +133,9 @@ def _form(call: VarlenCall, inputs: Inputs, ends: Ends, target: Target) -> Any:
     choices = request.choices
     return (
         q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, q.device,
-        q.data_ptr() % _ALIGNMENT, k.data_ptr() % _ALIGNMENT, v.data_ptr() % _ALIGNMENT,
-        sink is None, request.return_lse, request.scale, choices.tile, choices.tau, target,
+        q.data_ptr() % ALIGNMENT, k.data_ptr() % ALIGNMENT, v.data_ptr() % ALIGNMENT,
+        sink is None, request.return_lse, request.scale, choices.tile, choices.tau,
+        choices.emulated, target,
         ends.sequences, ends.wide, _captured(request.score), _captured(call.mask),
     )  # fmt: skip
 
@@ -142,7 +143,7 @@ def _form(call: VarlenCall, inputs: Inputs, ends: Ends, target: Target) -> Any:
 def _captured(bound: BoundGraph | None) -> Any:
     if bound is None:
         return None
-    layouts = [(t.dtype, t.shape, t.stride(), t.data_ptr() % _ALIGNMENT) for t in bound.tensors]
+    layouts = [(t.dtype, t.shape, t.stride(), t.data_ptr() % ALIGNMENT) for t in bound.tensors]
     return (bound.graph, bound.scalars, tuple(layouts))
 
 
@@ -184,7 +185,7 @@ def planned(
     try:
         found = plan_varlen(architecture, call, inputs, tiling)
         if found is not None:
-            fitting = architecture.tiling_of(found.plan, tile, name)
+            fitting = architecture.fitting(found.plan, call.request.choices, name)
             if fitting != tiling:
                 found = plan_varlen(architecture, call, inputs, fitting)
     except KernelLimitError:

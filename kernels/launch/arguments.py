@@ -1,9 +1,8 @@
 """Values of a call, packed by a kernel's signature into memory that stays.
 
 The driver takes an array of pointers, one to each parameter's value.  Both the array and the
-values are allocated once; a call writes its numbers with one ``struct.pack_into``, and copies the
-128 bytes of each tensor map, which it finds by address, sizes and strides: encoding one takes as
-long as all the rest.
+values are allocated once; a call writes its values with one ``struct.pack_into``.  The 128 bytes of
+each tensor map are found by address, sizes and strides: encoding one takes as long as all the rest.
 
 A block of arguments serves one launch at a time (`flexfa4.kernels.launch.loaded` keeps a pool of
 them).  This module makes no calls of the driver; what encodes maps is handed in.
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from flexfa4.kernels.compile.compiled_kernel import CompiledKernel
@@ -24,12 +23,12 @@ from flexfa4.kernels.launch.tensor_map import Encode, tiled
 KEPT_MAPS: Final = 64  # of each parameter, at least
 
 
-class MapCache:
-    """Encoded tensor maps of one parameter: those used lately are kept.
+class MapCache(dict[Any, bytes]):
+    """Encoded tensor maps of one parameter, by `Tensor`: those used lately are kept.
 
-    Two generations: when the young one is full it becomes the old one, and what is used of the old
-    one becomes young again.  So a hit is one look-up in a dict, without a lock: threads that race
-    encode twice, at worst.
+    Two generations: when the young one, the dict itself, is full it becomes the old one, and what
+    is used of the old one becomes young again.  So a hit is one look-up in a dict, without a lock:
+    threads that race encode twice, at worst.
 
     Args:
         spec: the parameter.
@@ -41,21 +40,19 @@ class MapCache:
         self._spec = spec
         self._encode = encode
         self._size = size
-        self._young: dict[Any, bytes] = {}
         self._old: dict[Any, bytes] = {}
 
-    def get(self, tensor: Any) -> bytes:
-        """Return the map of a `Tensor`.
+    def __missing__(self, tensor: Any) -> bytes:
+        """Return the map of a `Tensor` that is not young.
 
         Raises:
             TensorLimitError: the hardware cannot take it.
         """
-        found = self._young.get(tensor)
-        if found is None:
-            found = self._old.get(tensor) or self._encode(tiled(self._spec, tensor))
-            if len(self._young) >= self._size:
-                self._old, self._young = self._young, {}
-            self._young[tensor] = found
+        found = self._old.get(tensor) or self._encode(tiled(self._spec, tensor))
+        if len(self) >= self._size:
+            self._old = self.copy()
+            self.clear()
+        self[tensor] = found
         return found
 
 
@@ -74,8 +71,8 @@ class ArgumentPacker:
         maps = [i for i, p in enumerate(signature) if isinstance(p, TensorMap)]
         numbers = [i for i, p in enumerate(signature) if not isinstance(p, TensorMap)]
         offsets = dict(zip(maps, range(0, MAP_NBYTES * len(maps), MAP_NBYTES), strict=True))
-        self._numbers_at = position = MAP_NBYTES * len(maps)
-        layout = "<"
+        position = MAP_NBYTES * len(maps)
+        layout = "<" + f"{MAP_NBYTES}s" * len(maps)
         for index in numbers:
             parameter = signature[index]
             gap = -position % parameter.alignment
@@ -84,18 +81,15 @@ class ArgumentPacker:
             position += gap + parameter.nbytes
         self.nbytes = position
         self.offsets = tuple(offsets[index] for index in range(len(signature)))
-        self._pack_numbers = struct.Struct(layout).pack_into
-        self._number_indices = numbers
-        self._all_numbers = numbers == list(range(len(maps), len(signature)))
-        self._maps: list[tuple[int, Callable[[Any], bytes]]] = []
-        for index in maps:
-            spec = signature[index]
-            assert isinstance(spec, TensorMap)
-            self._maps.append((index, MapCache(spec, encode).get))
+        self._pack = struct.Struct(layout).pack_into
+        self._order = [*maps, *numbers]
+        self._is_ordered = self._order == list(range(len(signature)))
+        specs = [p for p in signature if isinstance(p, TensorMap)]
+        self._maps = [(at, MapCache(spec, encode)) for at, spec in enumerate(specs)]
 
     def block(self) -> ArgumentBlock:
         """Return memory for the values of one launch."""
-        return ArgumentBlock(self.nbytes, self.offsets, len(self._maps))
+        return ArgumentBlock(self.nbytes, self.offsets)
 
     def fill(self, block: ArgumentBlock, values: Sequence[Any]) -> None:
         """Write the values of a launch.
@@ -109,17 +103,13 @@ class ArgumentPacker:
             LaunchValueError: a value does not fit its parameter.
             TensorLimitError: the hardware's tensor copies cannot take a tensor.
         """
-        first = len(self._maps)
+        if len(values) != len(self.offsets):
+            raise self._unfit(values)
+        packed = list(values) if self._is_ordered else [values[i] for i in self._order]
         try:
-            if len(values) != len(self.offsets):
-                raise self._unfit(values)
-            for (index, encoded), place in zip(self._maps, block.maps, strict=False):
-                place[:] = encoded(values[index])
-            if self._all_numbers:
-                self._pack_numbers(block.memory, self._numbers_at, *values[first:])
-            else:
-                numbers = [values[index] for index in self._number_indices]
-                self._pack_numbers(block.memory, self._numbers_at, *numbers)
+            for at, maps in self._maps:
+                packed[at] = maps[packed[at]]
+            self._pack(block.memory, 0, *packed)
         except (struct.error, TypeError, OverflowError) as error:
             raise self._unfit(values) from error
 
@@ -148,21 +138,16 @@ class ArgumentBlock:
 
     Attributes:
         memory: the values.
-        maps: of it the places of tensor maps, 128 bytes each.
         pointers: address of an array with the address of each value.
     """
 
-    def __init__(self, nbytes: int, offsets: Sequence[int], maps: int) -> None:
-        """Allocate memory for values at these offsets, the maps first."""
+    def __init__(self, nbytes: int, offsets: Sequence[int]) -> None:
+        """Allocate memory for values at these offsets."""
         self.memory = bytearray(max(nbytes, 1))
         self._values = (ctypes.c_char * len(self.memory)).from_buffer(self.memory)
         start = ctypes.addressof(self._values)
         self._array = (ctypes.c_void_p * max(len(offsets), 1))(*(start + o for o in offsets))
         self.pointers = ctypes.addressof(self._array)
-        self.maps = [
-            memoryview(self.memory)[at : at + MAP_NBYTES]
-            for at in range(0, maps * MAP_NBYTES, MAP_NBYTES)
-        ]
 
 
 def _wanted(parameter: Parameter, value: Any) -> str:

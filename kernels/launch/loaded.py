@@ -30,9 +30,8 @@ from flexfa4.kernels.launch.errors import DriverError, WrongDeviceError
 
 PORTABLE_CLUSTER: Final = 8  # blocks; larger ones have to be allowed
 
-_GRID: Final = struct.Struct("<3I").pack_into
-_STREAM: Final = struct.Struct("<Q").pack_into
-_STREAM_AT: Final = cuda.LaunchConfig.stream.offset
+_CONFIGURE: Final = struct.Struct("<3I3II4xQ").pack_into
+"""Writes what `driver.LaunchConfig` begins with: grid, block, shared memory and stream."""
 
 
 class Device:
@@ -88,8 +87,6 @@ class Frame:
         self._attributes = (cuda.LaunchAttribute * max(len(attributes), 1))(*attributes)
         self.bytes = bytearray(ctypes.sizeof(cuda.LaunchConfig))
         self._config = cuda.LaunchConfig.from_buffer(self.bytes)
-        self._config.block[:] = kernel.block
-        self._config.shared_memory = kernel.smem_bytes
         if attributes:
             self._config.attributes = ctypes.addressof(self._attributes)
             self._config.attribute_count = len(attributes)
@@ -177,6 +174,7 @@ class LoadedKernel:
         self._context = device.context
         self._packer = ArgumentPacker(kernel, driver.encode)
         self._fill = self._packer.fill
+        self._same = (*kernel.block, kernel.smem_bytes)
         self._frames: list[Frame] = []
 
     def _function(self, driver: Driver, library: Library) -> int:
@@ -213,8 +211,7 @@ class LoadedKernel:
             frame = Frame(self.kernel, self._packer)
         try:
             self._fill(frame.block, values)
-            _GRID(frame.bytes, 0, *grid)
-            _STREAM(frame.bytes, _STREAM_AT, stream)
+            _CONFIGURE(frame.bytes, 0, *grid, *self._same, stream)
             self._get_context(frame.context_at)
             if frame.context.value == self._context:
                 code = self._launch(frame.config, self.function, frame.block.pointers, None)

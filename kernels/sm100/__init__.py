@@ -9,7 +9,8 @@
     model           how long a kernel takes: what the search ranks by
     describe        a plan in words
     forward         the forward kernel: a folder of warp roles, composed of `primitives`
+    backward        the backward kernels, likewise
 
-The kernels have run in the emulator only.  There is no backward kernel: gradients are computed by
-the CPU backend's code.  Only modules of `forward` import CuTe-DSL, when a kernel is compiled.
+The kernels have run in the emulator only.  Only modules of `forward` and `backward` import
+CuTe-DSL, when a kernel is compiled.
 """

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flexfa4.kernels.forward.architecture import Architecture, Gpus, Row
+from flexfa4.kernels.forward.architecture import Architecture, BackwardPass, Gpus, Row
+from flexfa4.kernels.launch.target import Target
 from flexfa4.kernels.refusal import Refusal
 from flexfa4.kernels.request import Tile
 from flexfa4.kernels.sm100.forward.storage import ROWS
@@ -21,8 +22,11 @@ class Blackwell(Architecture["ForwardPlan", "Tiling"]):
 
     backend = "sm100"
     gpus = Gpus(
-        {(10, 0): "sm_100a", (10, 3): "sm_103a"}, "a B200 or B300", cached_bytes=60 << 20
-    )  # of 126 MB
+        {(10, 0): "sm_100a", (10, 3): "sm_103a"},
+        "a B200 or B300",
+        cached_bytes=60 << 20,  # of 126 MB
+        multiprocessors=148,
+    )
     roles = ("load or product", "correction", "softmax")
     row_unit = ROWS
     halves = True
@@ -56,6 +60,13 @@ class Blackwell(Architecture["ForwardPlan", "Tiling"]):
         from flexfa4.kernels.sm100.forward.kernel import ForwardKernel
 
         return ForwardKernel(plan)
+
+    def backwards(self, target: Target) -> BackwardPass:
+        """See `Architecture.backwards`."""
+        from flexfa4.kernels.backward.function import Backwards
+        from flexfa4.kernels.sm100.backward.architecture import BLACKWELL_BACKWARD
+
+        return Backwards(BLACKWELL_BACKWARD, target, self.name_of(target.capability))
 
     def describe(self, plan: ForwardPlan, name: str) -> list[Row]:
         """See `Architecture.describe`."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from flexfa4.kernels.emit import cost
 from flexfa4.kernels.emit.cost import (
     Fragment,
     Instructions,
@@ -90,10 +91,10 @@ CORRECTED: Final = Instructions(fma=1, paired=1)
 def emulation(degree: int) -> Instructions:
     """Return what an emulated exponential takes in place of one of the hardware.
 
-    The range reduction is three additions, the polynomial `degree` products; the clamp and the
-    exponent are integers.
+    That is what single numbers take, but for additions and products, which are of pairs.
     """
-    return Instructions(fma=3 + degree, paired=3 + degree, alu=2, mufu=-1)
+    single = cost.emulation(degree)
+    return replace(single, paired=single.fma)
 
 
 @dataclass(frozen=True)

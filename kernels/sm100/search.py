@@ -14,7 +14,7 @@ from typing import Final
 
 from flexfa4.kernels.emit.cost import Instructions
 from flexfa4.kernels.sm100.forward.plan import Registers, Tiling
-from flexfa4.kernels.sm100.forward.storage import SHARED_MEMORY, plan_storage
+from flexfa4.kernels.sm100.forward.storage import DEPTH, SHARED_MEMORY, plan_storage
 from flexfa4.kernels.sm100.forward.storage import stages_that_fit as most_stages
 from flexfa4.kernels.sm100.forward.tmem import plan_tensor_memory
 from flexfa4.kernels.sm100.model import Mod, Tile
@@ -38,14 +38,13 @@ TAUS: Final = (8.0, 0.0)
 """See `VariantPlan`."""
 
 BLOCKS: Final = (1, 2)
-"""Blocks that compute a product together."""
-
-TAKEN: Final = (1,)
-"""Those that are taken.  With two, each has half of the keys and values in its shared memory, which
-bounds nothing here, so the model finds them alike; and only tiles of a dense call are shared."""
+"""Blocks that compute a product together: two of them only where every tile of keys is visited."""
 
 ALIKE: Final = 1.03
 """What the model cannot tell apart: about as far as its ratios are off for the H200."""
+
+ALIKE_IF_NARROW: Final = 1.06
+"""Likewise for plain variants with head dims of 64, where it is off by so much for the H200."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,12 @@ def class_of(mod: Mod) -> VariantClass:
 
 
 def feasible(head_dims: tuple[int, int], mod: Mod = _PLAIN, blocks: int = 1) -> Iterator[Tiling]:
-    """Yield the tilings that fit tensor memory and shared memory, most keys first."""
+    """Yield the tilings that fit tensor memory and shared memory, most keys first.
+
+    Of values each block has a part of the columns, which are as wide as a swizzle at least.
+    """
+    if head_dims[1] % (DEPTH * blocks):
+        return
     for keys in KEYS:
         stages = stages_of(keys, head_dims, blocks)
         if stages is not None and plan_tensor_memory(keys, head_dims[1]).fits:
@@ -195,28 +199,46 @@ def ranked(name: str, head_dims: tuple[int, int], mod: Mod) -> list[tuple[float,
 
 @functools.lru_cache(maxsize=256)
 def best(name: str, head_dims: tuple[int, int], variant: str) -> Choice:
-    """Return the first candidate that the model cannot tell from the best one.
+    """Return the first candidate of one block that the model cannot tell from the best one.
 
     Args:
         name: what is compiled for.
         head_dims: for which there are tilings.
         variant: name of a class.
     """
-    mod = next(known.mod for known in CLASSES if known.name == variant)
+    mod = _mod(variant)
     costs = {
         (tiling, tau): Tile(name, tiling, head_dims, mod, tau).cost()
         for tiling, tau in candidates(head_dims, mod)
-        if tiling.blocks in TAKEN
+        if tiling.blocks == 1
     }
+    narrow = head_dims == (64, 64) and mod == _PLAIN
+    alike = ALIKE_IF_NARROW if narrow else ALIKE
     least = min(costs.values())
-    tiling, tau = next(found for found, cost in costs.items() if cost <= ALIKE * least)
-    return choice(name, head_dims, variant, tiling, tau)
-
-
-def choice(
-    name: str, head_dims: tuple[int, int], variant: str, tiling: Tiling, tau: float
-) -> Choice:
-    """Return a row of the table."""
-    mod = next(known.mod for known in CLASSES if known.name == variant)
+    tiling, tau = next(found for found, cost in costs.items() if cost <= alike * least)
     time = Tile(name, tiling, head_dims, mod, tau).time()
     return Choice(name, head_dims, variant, tiling, tau, round(time.total), time.bound)
+
+
+@functools.lru_cache(maxsize=256)
+def with_pairs(one: Choice) -> tuple[Choice, float] | None:
+    """Return a choice with two blocks for a product, and what share of its time that takes.
+
+    None if two blocks cannot compute together.  By the model, so a share of more than
+    ``1 / ALIKE`` is no reason to take them.
+    """
+    mod = _mod(one.variant)
+    usual = next(feasible(one.head_dims, mod, blocks=2), None)
+    if usual is None:
+        return None
+    tiling = replace(usual, emulated=one.tiling.emulated, registers=one.tiling.registers)
+    pair, single = (
+        Tile(one.name, found, one.head_dims, mod, one.tau) for found in (tiling, one.tiling)
+    )
+    time = pair.time()
+    found = replace(one, tiling=tiling, cycles=round(time.total), bound=time.bound)
+    return found, pair.cost() / single.cost()
+
+
+def _mod(variant: str) -> Mod:
+    return next(known.mod for known in CLASSES if known.name == variant)

@@ -14,8 +14,8 @@ from flexfa4.kernels.sm100.search import Choice
 # that are emulated; cycles of a tile.  All have one block for a product and a tau of 8.
 TABLE: Final = (
     Choice.of(
-        ("sm_100a", (64, 64), "plain"), 128, 10, (184, 80, 64), 3,
-        (2003, "special functions"),
+        ("sm_100a", (64, 64), "plain"), 128, 10, (184, 80, 64), 2,
+        (2058, "special functions"),
     ),
     Choice.of(
         ("sm_100a", (64, 64), "several functions"), 128, 10, (184, 80, 64), 6,

@@ -7,9 +7,11 @@ tile stays as it is.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from flexfa4.kernels.emit.errors import KernelLimitError
 from flexfa4.kernels.forward.support import refused_head_dims as refused_multiples
 from flexfa4.kernels.refusal import Refusal
 from flexfa4.kernels.request import ANY_TILE, Tile
@@ -23,6 +25,8 @@ from flexfa4.kernels.sm100.forward.storage import (
 from flexfa4.kernels.sm100.forward.tmem import COLUMNS, plan_tensor_memory
 from flexfa4.kernels.sm100.model import tile_of
 from flexfa4.kernels.sm100.search import (
+    ALIKE,
+    BLOCKS,
     KEYS,
     Choice,
     best,
@@ -30,6 +34,7 @@ from flexfa4.kernels.sm100.search import (
     feasible,
     registers_of,
     stages_of,
+    with_pairs,
 )
 from flexfa4.kernels.sm100.tilings import TABLE
 
@@ -46,7 +51,7 @@ def refused_head_dims(head_dims: tuple[int, int]) -> Refusal | None:
     if not memory.fits:
         taken = f"two outputs and two tiles of scores would take {memory.columns} columns"
         return Refusal(f"{shown}: {taken}", f"{COLUMNS} columns of tensor memory", _ELSEWHERE)
-    refused = refused_multiples(head_dims, HEAD_DIM_STEP, max(*head_dims, HEAD_DIM_STEP))
+    refused = refused_multiples(head_dims, HEAD_DIM_STEP)
     if refused is not None or next(feasible(head_dims), None) is not None:
         return refused
     nbytes = plan_storage(KEYS[-1], head_dims, sum(parts_of(KEYS[-1], head_dims))).bytes
@@ -71,20 +76,32 @@ def tiling_for(head_dims: tuple[int, int], tile: Tile) -> Tiling | Refusal:
     rows = usual.rows if tile.rows is None else tile.rows
     keys = usual.keys if tile.keys is None else tile.keys
     shown = f"a tile of {rows} queries by {keys} keys"
-    rewrite = f"options=flexfa4.Options(tile=({TILE_ROWS}, {usual.keys}))"
-    if rows != TILE_ROWS or keys not in KEYS:
-        allowed = f"{TILE_ROWS} queries; {', '.join(map(str, sorted(KEYS)))} keys"
+    rewrite = _rewrite(usual.keys)
+    of_blocks = [n for n in BLOCKS if next(feasible(head_dims, blocks=n), None) is not None]
+    heights = {TILE_ROWS * n: n for n in of_blocks}
+    if rows not in heights or keys not in KEYS:
+        allowed = f"{_either(heights)} queries; {', '.join(map(str, sorted(KEYS)))} keys"
         return Refusal(shown, allowed, rewrite)
+    blocks = heights[rows]
     memory = plan_tensor_memory(keys, head_dims[1])
     if not memory.fits:
         found = f"{shown}, which takes {memory.columns} columns of tensor memory"
         return Refusal(found, f"{COLUMNS} columns", rewrite)
-    least, most = sum(parts_of(keys, head_dims)), stages_that_fit(keys, head_dims)
-    stages = stages_of(keys, head_dims) if tile.stages is None else tile.stages
+    storage = plan_storage(keys, head_dims, 0, blocks=blocks)
+    least, most = storage.k_parts + storage.v_parts, stages_that_fit(keys, head_dims, blocks)
+    stages = stages_of(keys, head_dims, blocks) if tile.stages is None else tile.stages
     if stages is None or not least <= stages <= most:
         found = f"{shown} with {stages or most} parts of keys and values loaded ahead"
         return Refusal(found, f"{least} to {most} for these head dimensions", rewrite)
-    return Tiling(keys, stages, registers_of(keys))
+    return Tiling(keys, stages, registers_of(keys), blocks=blocks)
+
+
+def _rewrite(keys: int) -> str:
+    return f"options=flexfa4.Options(tile=({TILE_ROWS}, {keys}))"
+
+
+def _either(numbers: Iterable[int]) -> str:
+    return " or ".join(map(str, numbers))
 
 
 def tiling_of(plan: ForwardPlan, tile: Tile, name: str) -> Tiling:
@@ -94,7 +111,17 @@ def tiling_of(plan: ForwardPlan, tile: Tile, name: str) -> Tiling:
         plan: of the call, with what `tiling_for` gave.
         tile: what the user chose.
         name: what is compiled for.
+
+    Raises:
+        KernelLimitError: the user chose tiles of two blocks for what these do not share.
     """
+    if plan.tiling.blocks > 1 and not shares_tiles(plan):
+        raise KernelLimitError(
+            found=f"tiles of {plan.tiling.rows} queries, of two blocks, in a call that has a block"
+            " mask or packed sequences",
+            allowed="such tiles where every query sees every key",
+            rewrite=_rewrite(plan.tiling.keys),
+        )
     chosen = choice_for(plan, name).tiling
     if any(term.part is None for term in plan.score.terms) and chosen.emulated.numerator:
         chosen = replace(chosen, registers=_FOR_DISTANCES)
@@ -107,11 +134,24 @@ _FOR_DISTANCES: Final = Registers(192, 72, 56)
 """The softmax keeps the term of a mod that is linear in kv for 16 columns, a register each."""
 
 
-def choice_for(plan: ForwardPlan, name: str) -> Choice:
+def shares_tiles(plan: ForwardPlan) -> bool:
+    """Return whether every tile of keys is visited for all queries, so that two blocks may share
+    them."""
+    return plan.walk.source == "dense" and not plan.varlen
+
+
+def row_for(plan: ForwardPlan, name: str) -> Choice:
     """Return the row of a plan: of the table, or found now."""
     variant = class_of(tile_of(plan, name).mod).name
     row = _ROWS.get((name, plan.head_dims, variant))
     return best(name, plan.head_dims, variant) if row is None else row
+
+
+def choice_for(plan: ForwardPlan, name: str) -> Choice:
+    """Return the row of a plan, with two blocks if the model finds these clearly faster."""
+    row = row_for(plan, name)
+    pairs = with_pairs(row) if shares_tiles(plan) else None
+    return pairs[0] if pairs is not None and pairs[1] * ALIKE < 1 else row
 
 
 def is_tabled(choice: Choice) -> bool:

@@ -20,7 +20,12 @@ class Hopper(Architecture[ForwardPlan, Tiling]):
     """See `Architecture`."""
 
     backend = "sm90"
-    gpus = Gpus({(9, 0): "sm_90a"}, "an H100 or H200", cached_bytes=24 << 20)  # of 50 MB
+    gpus = Gpus(
+        {(9, 0): "sm_90a"},
+        "an H100 or H200",
+        cached_bytes=24 << 20,  # of 50 MB
+        multiprocessors=132,
+    )
     roles = ("producer", "consumer")
     row_unit = WARPGROUP_ROWS
 
@@ -48,9 +53,10 @@ class Hopper(Architecture[ForwardPlan, Tiling]):
 
     def backwards(self, target: Target) -> BackwardPass:
         """See `Architecture.backwards`."""
-        from flexfa4.kernels.sm90.backward.function import Backwards
+        from flexfa4.kernels.backward.function import Backwards
+        from flexfa4.kernels.sm90.backward.architecture import HOPPER_BACKWARD
 
-        return Backwards(target)
+        return Backwards(HOPPER_BACKWARD, target, self.name_of(target.capability))
 
     def describe(self, plan: ForwardPlan, name: str) -> list[Row]:
         """See `Architecture.describe`."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from flexfa4.kernels.backward.describe import gradients_in_words
 from flexfa4.kernels.forward.architecture import Row
-from flexfa4.kernels.forward.describe import INPUTS, describe_variant
-from flexfa4.kernels.sm90.backward.describe import gradients_in_words
+from flexfa4.kernels.forward.describe import INPUTS, describe_variant, emulated_in_words
+from flexfa4.kernels.sm90.backward.architecture import HOPPER_BACKWARD
 from flexfa4.kernels.sm90.forward.plan import ForwardPlan
 from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY
 from flexfa4.kernels.sm90.model import describe_time
@@ -21,8 +22,14 @@ def describe_plan(plan: ForwardPlan) -> list[Row]:
             f" K and V {tiling.stages} tiles ahead",
         ),
         *describe_variant(plan),
+        *_emulated(plan),
         ("shared memory", f"{storage.bytes} bytes of {SHARED_MEMORY}"),
         describe_time(plan),
         INPUTS,
-        ("gradients", gradients_in_words(plan.head_dims, plan.score.graph)),
+        ("gradients", gradients_in_words(HOPPER_BACKWARD, plan.head_dims, plan.score.graph)),
     ]
+
+
+def _emulated(plan: ForwardPlan) -> list[Row]:
+    emulated = plan.tiling.emulated
+    return [("exponentials", f"emulated: {emulated_in_words(emulated)}")] if emulated.value else []

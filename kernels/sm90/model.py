@@ -15,6 +15,7 @@ from flexfa4.kernels.emit.cost import (
     Instructions,
     cost_of_mask,
     cost_of_score,
+    emulation,
     loads_in_a_row,
 )
 from flexfa4.kernels.emit.places import Columns
@@ -41,7 +42,7 @@ RATES: Final = Work(
 compute capability 9.0.  L2: what NVIDIA states for the A100; there is no figure for Hopper."""
 
 
-FITTED: Final = Fitted(overlap=2.90, item=2220.0, load=490.0, gigahertz=1.403)
+FITTED: Final = Fitted(overlap=2.70, item=2340.0, load=510.0, gigahertz=1.460)
 """To `benchmarks/results/h200.json`: one H200, 2026-11-30; `benchmarks/h200_model.py` does it."""
 
 H200: Final = Gpu("an H200", MULTIPROCESSORS, RATES, FITTED)
@@ -92,7 +93,9 @@ def tile_time(plan: ForwardPlan, *, masked: bool, fitted: Fitted = FITTED) -> Ti
 def per_score(plan: ForwardPlan, *, masked: bool) -> Instructions:
     """Return the instructions for each score of a tile."""
     fragment = fragment_of(plan)
-    total = SOFTMAX + cost_of_score(plan.score, plan.score_captures, fragment, plan.fast)
+    emulated = plan.tiling.emulated
+    total = SOFTMAX + emulation(emulated.degree).times(emulated.value)
+    total += cost_of_score(plan.score, plan.score_captures, fragment, plan.fast)
     if not masked:
         return total
     if plan.mask is None:

@@ -93,21 +93,25 @@ class Evaluation:
         first = self.work.first[0]
         return [Row(q + first, offset=8 * i) for i, q in enumerate(queries)]
 
+    def exponent(self, tile: Any, row: int, y: Any, shift: Any) -> Any:
+        """Return what the score mod makes of a score, in base 2."""
+        x = y * tile.factor(row)
+        for part in (shift, tile.constant(row)):
+            x = x if part is None else x + part
+        return x.ir_value()
+
     def results(self, tile: Any, row: int, column: int, products: list[Any]) -> list[Any]:
         """Return the results at a row and a column as 64-bit patterns or numbers."""
         product = products[column]
         if self.work.pairs:
             first = column - column % 2
             pair = tile.pair(row, first, packed.pair(*products[first : first + 2]))
-            y, shifts = packed.lanes(pair)[column % 2], tile.shifts(row)
+            shifts = tile.shifts(row)
             shift = shifts[column % len(shifts)]
-            x = y * tile.factor(row)
-            found = [(x if shift is None else x + shift).ir_value()]
+            found = [self.exponent(tile, row, packed.lanes(pair)[column % 2], shift)]
         elif self.work.score is not None:
             y = tile.value(row, column, product)
-            x = y * tile.factor(row)
-            shift = tile.shift(row)
-            found = [(x if shift is None else x + shift).ir_value()]
+            found = [self.exponent(tile, row, y, tile.shift(row))]
         elif self.work.mask is not None:
             found = [tile.visible(row, column).ir_value()]
         else:

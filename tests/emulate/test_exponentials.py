@@ -15,6 +15,7 @@ from flexfa4.primitives.exponentials import POLYNOMIALS, emulated_exp2
 from tests.emulate.evaluation import pointer
 from tests.emulate.whole_row_kernels import ROWS, Powers
 
+ON_PAIRS = ("sm_100a",)
 SPECIAL = (
     -torch.inf, -3e38, -1000.0, -127.5, -127.0, -126.75, -126.0, -125.5, -1.0, -0.0, 0.0, 1.0, 7.99,
     8.0, 127.0, torch.nan, -(2.0**-30), 2.0**-30, -(2.0**-149), 2.0**-149, -1.0 + 2.0**-24,
@@ -34,19 +35,20 @@ def arguments_of_rows() -> torch.Tensor:
     return torch.nn.functional.pad(found, (0, -len(found) % (2 * ROWS)))
 
 
-def powers(x: torch.Tensor, degree: int | None) -> torch.Tensor:
+def powers(x: torch.Tensor, degree: int | None, arch: str = "sm_100a") -> torch.Tensor:
     found = torch.zeros_like(x)
-    with Device("sm_100a") as device:
+    with Device(arch) as device:
         places = [pointer(Float32, device.tensor(t).data_ptr()) for t in (x, found)]
         given = (*places, Int32(len(x) // (2 * ROWS)))
-        cute.compile(Powers(degree), *given)(*given)
+        cute.compile(Powers(degree, arch in ON_PAIRS), *given)(*given)
     return found
 
 
+@pytest.mark.parametrize("arch", ["sm_90a", *ON_PAIRS])
 @pytest.mark.parametrize("degree", POLYNOMIALS)
-def test_emulated_powers_have_the_bits_of_the_definition(degree: int) -> None:
+def test_emulated_powers_have_the_bits_of_the_definition(degree: int, arch: str) -> None:
     x = arguments_of_rows()
-    found, expected = powers(x, degree), emulated_exp2(x, degree)
+    found, expected = powers(x, degree, arch), emulated_exp2(x, degree)
     assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
 
 
@@ -56,8 +58,14 @@ def test_the_unit_and_the_polynomials_agree_on_what_is_masked() -> None:
         assert torch.equal(powers(masked, degree).view(torch.int32), torch.zeros_like(masked).int())
 
 
-def test_emulated_powers_take_no_exponential_unit_and_compute_on_pairs() -> None:
+@pytest.mark.parametrize(("arch", "numbers"), [("sm_90a", "f32"), ("sm_100a", "f32x2")])
+def test_emulated_powers_take_no_exponential_unit_and_pairs_where_there_are_some(
+    arch: str, numbers: str
+) -> None:
     place = pointer(Float32, 1 << 20)
-    text = compile_with_cute(Powers(3), (place, place, Int32(1)), "sm_100a").ptx
+    given = (place, place, Int32(1))
+    text = compile_with_cute(Powers(3, arch in ON_PAIRS), given, arch).ptx
+    of_two = 1 if arch in ON_PAIRS else 2
     assert "ex2" not in text
-    assert text.count("fma.rn.f32x2") == 3 and text.count("add.rm.f32x2") == 1
+    assert text.count(f"fma.rn.{numbers} ") == 3 * of_two
+    assert text.count(f"add.rm.{numbers} ") == of_two

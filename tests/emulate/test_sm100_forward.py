@@ -8,7 +8,7 @@ test whatever the numbers are.  What is common to all architectures is tried on 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import torch
@@ -22,7 +22,6 @@ from flexfa4.kernels.emit.errors import KernelLimitError
 from flexfa4.kernels.request import Inputs
 from flexfa4.kernels.sm100.architecture import Blackwell
 from flexfa4.kernels.sm100.forward.plan import Registers, Tiling
-from flexfa4.kernels.sm100.forward.storage import stages_that_fit
 from flexfa4.primitives.exponentials import EmulatedFraction
 from flexfa4.testing import Inputs as Given
 from flexfa4.testing import Mods, excess
@@ -278,42 +277,50 @@ def test_the_largest_score_is_found_by_the_loads_where_hardware_can() -> None:
 # ---- pairs of blocks -----------------------------------------------------------------------------
 
 
-def by_pairs(self: Any, plan: Any, *_: Any) -> Tiling:
-    """Return a tiling of a plan in which two blocks compute together."""
-    stages = min(6, stages_that_fit(plan.tiling.keys, plan.head_dims, 2))
-    return replace(plan.tiling, blocks=2, stages=stages)
+PAIRS: Final = flexfa4.Options(tile=(512, 128))
 
 
 @pytest.mark.parametrize("dim", [64, pytest.param(128, marks=pytest.mark.full)])
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_two_blocks_compute_together_with_half_of_the_keys_each(
-    dim: int, schedule: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_blocks_compute_together_with_half_of_the_keys_each(dim: int, schedule: str) -> None:
     chosen: dict[str, Any] = {**BLACKWELL, "multiprocessors": 4, "schedule": schedule, "seed": 1}
+    inputs = drawn(1, 2, 512, dim, kv_len=300)
     loaded: list[Any] = []
-    for q_len in (512, 511):  # calls of another form each, with as many items
-        inputs = drawn(1, 2, q_len, dim, kv_len=300)
+    for group, options in enumerate((None, PAIRS), 1):
         with emulated_gpu(**chosen) as executor, poisoned_memory():
-            out = flexfa4.attention(*inputs[:3], backend="sm100")
+            out = flexfa4.attention(*inputs[:3], backend="sm100", options=options)
         assert near(out, inputs)
         done = executor.runs[-1]
-        group = len(loaded) + 1
         assert all(f"cta_group::{group}" in name for name in done.matrices)
         loaded.append(done.traffic.tensor_loaded - 2 * 2 * 512 * dim)
-        monkeypatch.setattr(Blackwell, "tiling_of", by_pairs)
     of_one, of_pairs = loaded
     assert of_one == 2 * of_pairs
 
 
-def test_pairs_serve_mods_sinks_packed_heads_and_tails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Blackwell, "tiling_of", by_pairs)
+DIMS_OF_PAIRS = [
+    (16, 32, 96), (64, 64, 32), (64, 128, 128), (80, 96, 64), (96, 96, 128), (192, 128, 128),
+    (240, 96, 128),
+]  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("dim", "dim_v", "keys"), DIMS_OF_PAIRS)
+def test_pairs_serve_all_kinds_of_head_dimensions_and_keys(dim: int, dim_v: int, keys: int) -> None:
+    inputs = drawn(1, 2, 300, dim, kv_len=200)
+    inputs = inputs._replace(v=torch.randn(1, 2, 200, dim_v).bfloat16())
+    out, done = run(inputs, options=flexfa4.Options(tile=(512, keys)))
+    assert near(out, inputs)
+    assert all("cta_group::2" in name for name in done.matrices)
+
+
+def test_pairs_serve_mods_sinks_packed_heads_and_tails() -> None:
     slopes, sink = torch.rand(6), torch.randn(6)
 
     def score_mod(s: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
         return s + slopes[h] * (kv - q)
 
     inputs = drawn(2, 6, 190, 64, kv_len=130, kv_heads=2)
-    out, done = run(inputs, score_mod=score_mod, sink=sink)
+    out, done = run(inputs, score_mod=score_mod, sink=sink, options=PAIRS)
     assert near(out, inputs._replace(sink=sink), score_mod=score_mod)
     assert all("cta_group::2" in name for name in done.matrices)
 

@@ -7,7 +7,8 @@ that sums are the same in whichever order they are made.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pytest
@@ -24,7 +25,6 @@ from tests.mutations import Mutant, later, mutants, weaker
 
 MAIN: Final = 2  # the launch of the main kernel, behind the forward pass and the preprocess kernel
 DIM: Final = 64
-TILING: Final = Tiling(64, 128, early=False)
 EDITS: Final[dict[str, Callable[[str], Iterator[Mutant]]]] = {
     "without": mutants,
     "weaker": functools.partial(mutants, edit=weaker),
@@ -50,45 +50,147 @@ DO_IS_LATER: Final = (
 )
 SAME_ACCESS: Final = (
     "what is accessed between is not what is waited for: numbers of queries, which were loaded with"
-    " Q, or registers of another product"
+    " Q, whose part is in the outbox, or registers of another product"
 )
 STILL_COMMITTED: Final = "it stays in front of the next wait for groups, or behind no other product"
+NUMBER_IS_TAKEN: Final = (
+    "with one stage of keys, the producer has waited for K's place, which is given back behind the"
+    " item that all have read this number's place for"
+)
 OWN_ROWS: Final = (
     "what a warpgroup writes first is dV, in the place of rows of V that it alone has read"
 )
 
-FENCES: Final = {f"wgmma.fence.sync.aligned {i}": ONE_FENCE for i in (2, 4, 5, 6, 7, 9, 10)}
-ROLES: Final = {
-    "bar.warp.sync 1": ONE_AGENT,
-    "bar.warp.sync 2": ONE_AGENT,
-    "bar.warp.sync 3": ONE_AGENT,
+
+@dataclass(frozen=True)
+class Consuming:
+    """A consumer, and what of its kernel is not needed.
+
+    Attributes:
+        tiling: that has it.
+        survivors: which mutants survive, and the path that remains, by edit.
+    """
+
+    tiling: Tiling
+    survivors: dict[str, dict[str, str]] = field(repr=False)
+
+
+def numbered(opcode: str, numbers: Iterable[int], reason: str) -> dict[str, str]:
+    """Return instructions that are not needed for one and the same reason."""
+    return {f"{opcode} {number}": reason for number in numbers}
+
+
+def roles(warp_barriers: int) -> dict[str, str]:
+    """Return what is not needed of that which is around the products."""
+    return {
+        **numbered("bar.warp.sync", range(1, warp_barriers + 1), ONE_AGENT),
+        "fence.mbarrier_init.release.cluster 1": BLOCK_BARRIER,
+        "mbarrier.try_wait.parity.shared.b64 2": BEHIND_K,
+        "mbarrier.try_wait.parity.shared.b64 4": BEHIND_Q,
+        "mbarrier.try_wait.parity.shared.b64 6": BEHIND_Q,
+    }
+
+
+FENCE, COMMIT, WAIT = (
+    f"wgmma.{what}.sync.aligned" for what in ("fence", "commit_group", "wait_group")
+)
+MBARRIER: Final = "mbarrier.try_wait.parity.shared.b64"
+
+AT_ONCE: Final = numbered(FENCE, (2, 4, 5, 6, 7, 9, 10), ONE_FENCE)
+DO_WAITS: Final = numbered(WAIT, (3, 8), DO_IS_LATER)
+DO_COMMITS: Final = numbered(COMMIT, (3, 8), DO_IS_LATER)
+
+LAGGED: Final = {
+    **roles(7),
+    **numbered(FENCE, (2, 3, 4, 6, 7, 8, 9, 11), ONE_FENCE),
+    f"{MBARRIER} 7": NUMBER_IS_TAKEN,
+}
+
+SHARED: Final = {
+    **numbered("bar.warp.sync", range(1, 7), ONE_AGENT),
+    **numbered(FENCE, range(2, 13), ONE_FENCE),
     "fence.mbarrier_init.release.cluster 1": BLOCK_BARRIER,
-    "mbarrier.try_wait.parity.shared.b64 2": BEHIND_K,
-    "mbarrier.try_wait.parity.shared.b64 4": BEHIND_Q,
-    "mbarrier.try_wait.parity.shared.b64 6": BEHIND_Q,
+    f"{MBARRIER} 2": BEHIND_K,
+    f"{MBARRIER} 7": NUMBER_IS_TAKEN,
 }
-DO_WAITS: Final = {f"wgmma.wait_group.sync.aligned {i}": DO_IS_LATER for i in (3, 8)}
-DO_COMMITS: Final = {f"wgmma.commit_group.sync.aligned {i}": DO_IS_LATER for i in (3, 8)}
 
-SURVIVORS: Final[dict[str, dict[str, str]]] = {
-    "without": {**ROLES, **FENCES, **DO_WAITS, **DO_COMMITS},
-    "weaker": DO_WAITS,
-    "later": {
-        **ROLES,
-        **FENCES,
-        **DO_WAITS,
-        **DO_COMMITS,
-        **{f"wgmma.commit_group.sync.aligned {i}": STILL_COMMITTED for i in (4, 9)},
-        **{f"wgmma.wait_group.sync.aligned {i}": SAME_ACCESS for i in (1, 2, 6, 7)},
-        "bar.sync 4": OWN_ROWS,
-    },
+CONSUMERS: Final = {
+    "from registers": Consuming(
+        Tiling(64, 128, early=False),
+        {
+            "without": {**roles(3), **AT_ONCE, **DO_WAITS, **DO_COMMITS},
+            "weaker": DO_WAITS,
+            "later": {
+                **roles(3),
+                **AT_ONCE,
+                **DO_WAITS,
+                **DO_COMMITS,
+                **numbered(COMMIT, (4, 9), STILL_COMMITTED),
+                **numbered(WAIT, (1, 2, 6, 7), SAME_ACCESS),
+                "bar.sync 4": OWN_ROWS,
+            },
+        },
+    ),
+    "by outboxes": Consuming(
+        Tiling(64, 128, early=False, staged=True),
+        {
+            "without": {**roles(6), **AT_ONCE, **DO_WAITS, **DO_COMMITS},
+            "weaker": DO_WAITS,
+            "later": {
+                **roles(6),
+                **AT_ONCE,
+                **DO_WAITS,
+                **DO_COMMITS,
+                **numbered(COMMIT, (4, 9), STILL_COMMITTED),
+                **numbered(WAIT, (1, 2, 4, 6, 7, 9), SAME_ACCESS),
+                "bar.sync 4": OWN_ROWS,
+            },
+        },
+    ),
+    "by outboxes, dS in shared memory": Consuming(
+        Tiling(
+            64,
+            128,
+            do_stages=1,
+            kv_stages=1,
+            ds_stages=1,
+            in_registers=False,
+            dp_parts=2,
+            staged=True,
+        ),
+        {
+            "without": SHARED,
+            "weaker": {},
+            "later": {
+                **SHARED,
+                **numbered(WAIT, (1, 2, 3, 5, 7, 8, 9, 11), SAME_ACCESS),
+                **numbered("bar.sync", (2, 4), SAME_ACCESS),
+                "bar.sync 6": OWN_ROWS,
+            },
+        },
+    ),
+    "a tile later": Consuming(
+        Tiling(64, 128, kv_stages=1, staged=True, lagged=True),
+        {
+            "without": LAGGED,
+            "weaker": {},
+            "later": {
+                **LAGGED,
+                **numbered(WAIT, (1, 2, 3, 5, 6, 7, 9), SAME_ACCESS),
+                "bar.sync 3": OWN_ROWS,
+            },
+        },
+    ),
 }
-"""Which mutants survive, and the path that remains."""
+
+QUICK: Final = ("by outboxes", "a tile later")
+"""That without outboxes is the first of them but for these."""
 
 
-@pytest.fixture(scope="module")
-def launches() -> Iterator[list[RecordedLaunch]]:
-    """Give launches of blocks with many tiles of queries, and of blocks with many items of one."""
+@functools.cache
+def launches(name: str) -> list[RecordedLaunch]:
+    """Return launches: blocks with many tiles of queries, and blocks with many items of one."""
+    tiling = CONSUMERS[name].tiling
 
     def call(heads: int, q_len: int, kv_len: int) -> Any:
         draw = torch.Generator().manual_seed(1)
@@ -99,22 +201,27 @@ def launches() -> Iterator[list[RecordedLaunch]]:
             out = flexfa4.attention(*leaves, block_mask="q + 40 >= kv", backend="sm90")
             torch.autograd.grad(out, leaves, do)
 
-    long = functools.partial(call, 2, 300, 2 * TILING.keys - 20)
+    # more full tiles in a row than the rings have stages
+    long = functools.partial(call, 2, 364, 2 * tiling.keys - 20)
     short = functools.partial(call, 5, 40, 20)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tuning, "BACKWARD", {(DIM, DIM): TILING})
-        yield [
+        patch.setattr(tuning, "BACKWARD", {(DIM, DIM): tiling})
+        return [
             recorded(long, multiprocessors=2, which=MAIN),
             recorded(short, multiprocessors=1, which=MAIN),
         ]
 
 
 @pytest.mark.parametrize(
-    "edit", [pytest.param(e, marks=pytest.mark.full) if e == "later" else e for e in EDITS]
+    ("name", "edit"),
+    [
+        pytest.param(name, edit, marks=[pytest.mark.full] * (edit == "later" or name not in QUICK))
+        for name, consuming in CONSUMERS.items()
+        for edit in consuming.survivors
+    ],
 )
-def test_what_survives_is_what_is_redundant_by_a_known_path(
-    launches: list[RecordedLaunch], edit: str
-) -> None:
-    tried = list(EDITS[edit](launches[0].kernel.ptx))
+def test_what_survives_is_what_is_redundant_by_a_known_path(name: str, edit: str) -> None:
+    recordings = launches(name)
+    tried = list(EDITS[edit](recordings[0].kernel.ptx))
     assert len(tried) > 20
-    assert survivors(tried, launches) == set(SURVIVORS[edit])
+    assert survivors(tried, recordings) == set(CONSUMERS[name].survivors[edit])

@@ -41,6 +41,12 @@ def products(seed: int = 0) -> torch.Tensor:
     x[:, 12] -= 1e6
     x[:, 13, 1] += 7.9
     x[:, 14] += 3e4 * steps[:, None]
+    x[:, 15] *= 1e9  # what rounding takes off such maxima is larger than other exponents
+    x[:, 16] *= 1e30
+    x[:, 17] = -1e30
+    x[:, 18, :2] = -1e30  # and is seen no more when others come
+    x[:, 19, 3] += 1e30
+    x[:, 20] *= 1e15 * (1 - 2 * (steps[:, None] % 2))
     return x.flatten(2)
 
 

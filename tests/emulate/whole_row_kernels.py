@@ -20,8 +20,13 @@ from flexfa4.kernels.emit.program import LOG2E, ScoreProgram
 from flexfa4.kernels.emit.sites import ScoreSite
 from flexfa4.primitives import packed
 from flexfa4.primitives.column_limits import hide_outside
-from flexfa4.primitives.device_exponentials import emulated_exp2_of_pair, exp2_of_pair
+from flexfa4.primitives.device_exponentials import (
+    emulated_exp2,
+    emulated_exp2_of_pair,
+    exp2_of_pair,
+)
 from flexfa4.primitives.exponentials import EmulatedFraction
+from flexfa4.primitives.running_softmax import Ends
 from flexfa4.primitives.whole_row_softmax import Scaling, WholeRowSoftmax
 
 ROWS = 32
@@ -107,6 +112,7 @@ class WholeRows:
             begin, end = own[0], own[1]
         scores = cute.make_rmem_tensor(keys, Float32)
         rounded = cute.make_rmem_tensor(keys, work.element)
+        own = Ends(scale * LOG2E) if site is None else Ends(site.unit(0), site.constant(0))
         softmax = WholeRowSoftmax.start(work.tau, work.emulated)
         for tile in cutlass.range(tiles, unroll=1):
             first = (Int64(head) * ROWS + row) * length + tile * keys
@@ -127,7 +133,7 @@ class WholeRows:
                 written.store(cute.make_tensor(rounded.iterator + columns.start, layout).load())
             softmax.add(scores)
         own_ends = cute.make_tensor(ends + (Int64(head) * ROWS + row) * 2, cute.make_layout(2))
-        own_ends[0], own_ends[1] = softmax.finish(None)
+        own_ends[0], own_ends[1] = softmax.finish(own)
 
     def site(
         self, head: Int32, row: Int32, heads: Int32, length: Int32, scale: Float32, captures: Any
@@ -156,10 +162,12 @@ class Powers:
 
     Attributes:
         degree: of the polynomial; None for the exponential unit.
+        pairs: by instructions on pairs.
     """
 
-    def __init__(self, degree: int | None) -> None:
+    def __init__(self, degree: int | None, pairs: bool) -> None:
         self.degree = degree
+        self.pairs = pairs
 
     @cute.jit
     def __call__(self, x: cute.Pointer, powers: cute.Pointer, blocks: Int32) -> None:
@@ -178,4 +186,6 @@ class Powers:
         """Return 2^x of two numbers."""
         if self.degree is None:
             return exp2_of_pair(x)
-        return emulated_exp2_of_pair(x, self.degree)
+        if self.pairs:
+            return emulated_exp2_of_pair(x, self.degree)
+        return packed.pair(*(emulated_exp2(number, self.degree) for number in packed.lanes(x)))

@@ -44,6 +44,13 @@ def test_a_variant_agrees_with_the_dense_reference(row: Row) -> None:
     assert not excess(row.trial(), attend)
 
 
+@pytest.mark.parametrize("share", [0.25, 1.0])
+@pytest.mark.parametrize("row", SAMPLE[::6], ids=str)
+def test_emulated_exponentials_keep_the_budget_of_exact_ones(row: Row, share: float) -> None:
+    options = flexfa4.Options(emulated_exponentials=share)
+    assert not excess(row.trial(), attend_with("sm90", "cuda", options=options))
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("row", ALL, ids=str)
 def test_every_variant_agrees_for_all_head_dimensions_or_is_refused(row: Row) -> None:

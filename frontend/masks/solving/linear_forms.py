@@ -18,7 +18,7 @@ from typing import Final
 from flexfa4.frontend.analysis.bounds import bounds
 from flexfa4.frontend.analysis.intervals import ANY_I32, Interval
 from flexfa4.frontend.integers import fits
-from flexfa4.frontend.ir import I32, Node, Side, const, search
+from flexfa4.frontend.ir import I32, Node, Side, const, own_place, search
 from flexfa4.frontend.ops import OPS, apply
 from flexfa4.frontend.pipeline import any_call
 from flexfa4.frontend.rewriting.rules import simplify
@@ -321,9 +321,7 @@ def _found(node: Node, k: int) -> list[_Replacement]:
     if late:
         first = search(replace(where, side=_COUNTERPART[where.side]), tuple(others), value)
         found.append((any, [Form(((first, k),))]))
-    if value.op == "load" and value.attr == where.buffer:
-        at = value.args[where.axis]
-        others.insert(where.axis, at)
-        if value.args == tuple(others) and known(at).lo >= 0:
-            found.append((any, [form_of(at).shifted(1 if late else 0).scaled(k)]))
+    at = own_place(node)
+    if at is not None and known(at).lo >= 0:
+        found.append((any, [form_of(at).shifted(1 if late else 0).scaled(k)]))
     return found

@@ -20,7 +20,7 @@ from flexfa4.frontend.analysis.bounds import Leaf, bound, bounds
 from flexfa4.frontend.analysis.intervals import ANY_I32, Interval
 from flexfa4.frontend.evaluate import Program, Values, widened
 from flexfa4.frontend.ir import BOOL, I32, Buffer, Node
-from flexfa4.frontend.lanes import AnyLanes, Lanes, ScatteredLanes
+from flexfa4.frontend.lanes import AnyLanes, Lanes, ScatteredLanes, arange, vector
 from flexfa4.frontend.masks.contents import Contents
 from flexfa4.frontend.masks.grid import MaskSize
 from flexfa4.frontend.masks.solving.in_words import failed, out_of_range, overflow
@@ -227,9 +227,9 @@ def ends_of_each(
         As `ends_of`, int64 ``(2, spans, members * positions)``.
     """
     device = solved.values.device
-    b, h = torch.tensor(members, dtype=torch.int64, device=device).unbind(1)
+    b, h = (vector([pair[i] for pair in members], device) for i in range(2))
     if isinstance(positions, range):
-        positions = torch.arange(positions.start, positions.stop, device=device)
+        positions = arange(positions.start, positions.stop, device)
     along = positions.expand(len(members), -1)
     one = torch.zeros(len(members), 1, dtype=torch.int64, device=device)
     rows, columns = (along, one) if solved.form.index == "kv" else (one, along)
@@ -245,7 +245,10 @@ def _ends(solved: Solved, lanes: AnyLanes, count: int) -> torch.Tensor:
     ends = torch.empty(2, len(spans), count, dtype=torch.int64, device=device)
     found = _program(spans).run(solved.values, lanes)
     for end, value in zip(ends.flatten(0, 1), found, strict=True):
-        end.view(lanes.shape).copy_(torch.as_tensor(value))
+        if isinstance(value, torch.Tensor):
+            end.view(lanes.shape).copy_(value)
+        else:
+            end.fill_(value)
     return ends.clamp_(0, solved.length)
 
 

@@ -14,7 +14,7 @@ from cutlass import Float32, Int32, cute
 from flexfa4.kernels.sm100.forward.barriers import Barriers, bit
 from flexfa4.kernels.sm100.forward.halves import Halves
 from flexfa4.kernels.sm100.forward.plan import ForwardPlan
-from flexfa4.kernels.sm100.forward.storage import ROWS
+from flexfa4.kernels.sm100.forward.storage import FACTOR, number_at
 from flexfa4.kernels.sm100.forward.tmem import HALVES
 from flexfa4.primitives import tmem
 from flexfa4.primitives.whole_row_softmax import any_corrected, scale_row
@@ -66,7 +66,7 @@ class Correction:
     def _correct(self, half: int, started: Int32, parities: Int32) -> None:
         """Rescale the output of a half, if that is needed, and say that it may be added to."""
         self.barriers.wait("factors", half, (parities >> half) & 1)
-        factor = self.number(half, 0)
+        factor = self.number(half, FACTOR)
         if bit(started, half) & any_corrected(factor):
             tmem.behind_barrier()
             self._rescale(half, factor)
@@ -85,5 +85,5 @@ class Correction:
         tmem.wait_for_stores()
 
     def number(self, half: int, which: int) -> Float32:
-        """Return the factor (0) or the inverse (1) of the thread's row of a half."""
-        return Float32((self.numbers + (self.row + (2 * half + which) * ROWS)).load())
+        """Return the `FACTOR` or the `INVERSE` of the thread's row of a half."""
+        return Float32((self.numbers + number_at(half, which, self.row)).load())

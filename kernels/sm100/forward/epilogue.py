@@ -18,7 +18,7 @@ from flexfa4.kernels.forward.parameters import Parameters
 from flexfa4.kernels.forward.tiles import ELEMENT
 from flexfa4.kernels.sm100.forward.barriers import bit
 from flexfa4.kernels.sm100.forward.correction import Correction
-from flexfa4.kernels.sm100.forward.storage import ROWS, Storage
+from flexfa4.kernels.sm100.forward.storage import INVERSE, ROWS, Storage
 from flexfa4.kernels.sm100.forward.tmem import HALVES
 from flexfa4.primitives import tcgen05, tma, tmem
 from flexfa4.primitives.pipeline import Position, Ring
@@ -81,7 +81,7 @@ class Epilogue:
         barriers = self.correction.barriers
         exist, seen = flags
         barriers.wait("inverse", half, phases.of_items)
-        inverse = self.correction.number(half, 1)
+        inverse = self.correction.number(half, INVERSE)
         barriers.arrive("taken", half)
         if bit(seen, half):
             barriers.wait("out", half, (phases.of_outputs >> half) & 1)

@@ -47,6 +47,7 @@ from cutlass import Int32, Int64, cute
 
 from flexfa4.kernels.emit.places import Columns
 from flexfa4.kernels.forward.parameters import Parameters
+from flexfa4.kernels.forward.set_up import DTYPES, carriers_of, numbers_at, walk_of
 from flexfa4.kernels.sm100.forward.barriers import Barriers
 from flexfa4.kernels.sm100.forward.correction import Correction
 from flexfa4.kernels.sm100.forward.epilogue import Epilogue, Phases
@@ -60,7 +61,6 @@ from flexfa4.kernels.sm100.forward.storage import ROWS
 from flexfa4.kernels.sm100.forward.tmem import HALVES
 from flexfa4.primitives import dispatch, tcgen05, tma, tmem
 from flexfa4.primitives.pipeline import Position, Ring
-from flexfa4.primitives.shared_bytes import NUMBER_STAGES, ring_bytes
 from flexfa4.primitives.turns import Turns
 
 WARPS: Final = 16
@@ -85,10 +85,7 @@ class ForwardKernel:
     @cute.jit
     def __call__(self, pointers: tuple[Any, ...], values: tuple[Any, ...]) -> None:
         """Launch; takes a pointer for each tensor map, and the other parameters."""
-        carriers = tuple(
-            tma.parameter(pointer, spec.box, spec.swizzle)
-            for pointer, spec in zip(pointers, self.plan.maps, strict=True)
-        )
+        carriers = carriers_of(pointers, self.plan.maps)
         self.kernel(carriers, values).launch(
             grid=(1, 1, 1),
             block=(WARPS * _WARP, 1, 1),
@@ -103,7 +100,7 @@ class ForwardKernel:
         parameters = Parameters(self.plan, carriers, values, self._columns, pairs=True)
         base = cute.arch.get_dyn_smem(cutlass.Int8, alignment=1024)
         rings = self._rings(base)
-        numbers = self._numbers(base)
+        numbers = numbers_at(base, self.storage.numbers_at, _CONSUMERS)
         barriers = Barriers(self.storage, base, self.blocks)
         slot = cute.recast_ptr(base + self.storage.address_at, dtype=Int32)
         thread, _, _ = cute.arch.thread_idx()
@@ -163,7 +160,7 @@ class ForwardKernel:
 
     @property
     def _dtype(self) -> Any:
-        return {"bf16": cutlass.BFloat16, "f16": cutlass.Float16}[self.plan.element]
+        return DTYPES[self.plan.element]
 
     def _rings(self, base: cute.Pointer) -> Rings:
         storage = self.storage
@@ -178,13 +175,6 @@ class ForwardKernel:
             ring(storage.ring_barriers, storage.stages, storage.v.bytes),
         )
 
-    def _numbers(self, base: cute.Pointer) -> dispatch.Numbers:
-        at = base + self.storage.numbers_at
-        slots = base + (self.storage.numbers_at + ring_bytes(NUMBER_STAGES))
-        return dispatch.Numbers(
-            cute.recast_ptr(at, dtype=Int64), cute.recast_ptr(slots, dtype=Int32), _CONSUMERS
-        )
-
     def _initialise(self, rings: Rings, numbers: dispatch.Numbers, barriers: Barriers) -> None:
         rings.q.initialise()
         rings.k.initialise()
@@ -196,15 +186,9 @@ class ForwardKernel:
     def _walk(
         self, parameters: Parameters, numbers: dispatch.Numbers, produces: bool
     ) -> dispatch.Walk:
-        items = parameters.items
         if self.blocks > 1:
-            return dispatch.Strided(items, self.blocks)
-        if not self.plan.fetched:
-            return dispatch.OnePerBlock(items)
-        if not produces:
-            return dispatch.FetchedByConsumer(items, numbers)
-        counter = cute.recast_ptr(parameters["counter"], dtype=Int32)
-        return dispatch.FetchedByProducer(items, counter, numbers)
+            return dispatch.Strided(parameters.items, self.blocks)
+        return walk_of(parameters, numbers, produces=produces)
 
     def _turns(self, warp: Int32) -> Turns:
         """Return the turns of the warps of both halves that share a scheduler."""
@@ -269,7 +253,7 @@ class ForwardKernel:
             sink = None
             if cutlass.const_expr(self.plan.sink):
                 sink = here.sink_of(scores.head)
-            lse = role.finish(softmax, sink, of_items)
+            lse = role.finish(softmax, scores.ends(sink), of_items)
             if cutlass.const_expr(self.plan.lse):
                 role.write_lse(here, scores, lse)
             of_items = of_items ^ 1

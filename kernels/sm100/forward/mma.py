@@ -177,8 +177,8 @@ class Products:
         if bit(before, half):
             parity = (parities >> half) & 1
             accumulates = Boolean(bit(started, half))
-            steps = self.plan.tiling.keys // DEPTH
-            early = steps * 3 // 4
+            tiling = self.plan.tiling
+            steps, early = tiling.keys // DEPTH, tiling.early // DEPTH
             stages = self._stages(at, self.plan.storage.v_parts)
             self.barriers.wait("probabilities", half, parity)
             tmem.behind_barrier()

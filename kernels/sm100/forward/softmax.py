@@ -19,8 +19,9 @@ from flexfa4.kernels.sm100.forward.barriers import Barriers
 from flexfa4.kernels.sm100.forward.halves import Halves
 from flexfa4.kernels.sm100.forward.plan import ForwardPlan
 from flexfa4.kernels.sm100.forward.scores import ItemScores, TileScores
-from flexfa4.kernels.sm100.forward.storage import ROWS
+from flexfa4.kernels.sm100.forward.storage import FACTOR, INVERSE, number_at
 from flexfa4.primitives import tmem
+from flexfa4.primitives.running_softmax import Ends
 from flexfa4.primitives.turns import Turns
 from flexfa4.primitives.whole_row_softmax import Exponents, WholeRowSoftmax
 
@@ -79,11 +80,11 @@ class Softmax:
         return phase, softmax
 
     @cute.jit
-    def finish(self, softmax: WholeRowSoftmax, sink: Any, phase: Int32) -> Float32:
+    def finish(self, softmax: WholeRowSoftmax, ends: Ends, phase: Int32) -> Float32:
         """Hand on what normalises the row; return its lse."""
-        inverse, lse = softmax.finish(sink)
+        inverse, lse = softmax.finish(ends)
         self.barriers.wait("taken", self.half, phase ^ 1)
-        self._number(1).store(inverse)
+        self._number(INVERSE).store(inverse)
         self.barriers.arrive("inverse", self.half)
         return lse
 
@@ -98,12 +99,12 @@ class Softmax:
         largest = self._load(scores, columns + memory.scores[0], tile.untouched)
         tile.apply(scores)
         scaling = tile.scaling
-        self._number(0).store(softmax.raise_maximum(scores, scaling, largest))
+        self._number(FACTOR).store(softmax.raise_maximum(scores, scaling, largest))
         self.barriers.arrive("factors", self.half)
         exponents = softmax.exponents(scaling)
         self.turns.take(self.half)
         rounded = cute.make_rmem_tensor(keys, self.dtype)
-        early = keys * 3 // 4
+        early = self.plan.tiling.early
         self._store(exponents, scores, rounded, range(early), columns)
         self.barriers.arrive("probabilities", self.half)
         self._store(exponents, scores, rounded, range(early, keys), columns)
@@ -149,8 +150,8 @@ class Softmax:
         tmem.before_barrier()
 
     def _number(self, which: int) -> cute.Pointer:
-        """Return where the factor (0) or the inverse (1) of the row is."""
-        return self.numbers + (self.half * (2 * ROWS) + self.row + which * ROWS)
+        """Return where the `FACTOR` or the `INVERSE` of the row is."""
+        return self.numbers + number_at(self.half, which, self.row)
 
     @cute.jit
     def write_lse(self, parameters: Parameters, scores: ItemScores, lse: Float32) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from flexfa4.kernels.forward.tiles import TileShape
 from flexfa4.kernels.sm100.forward.tmem import HALVES
@@ -175,6 +175,16 @@ def plan_storage(
         q_barriers=at[0], ring_barriers=at[1], half_barriers=at[2],
         numbers_at=at[3], factors_at=at[4], address_at=at[5], bytes=at[6],
     )  # fmt: skip
+
+
+FACTOR, INVERSE = 0, 1
+"""The numbers of a row that softmax hands to the correction: what its output so far is to be
+multiplied by, and what normalises it."""
+
+
+def number_at(half: Any, which: int, row: Any) -> Any:
+    """Return the place of a number of a row among those of both halves."""
+    return half * (2 * ROWS) + row + which * ROWS
 
 
 def _factors_bytes() -> int:

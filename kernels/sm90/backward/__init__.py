@@ -1,27 +1,22 @@
-"""The backward kernels: gradients of q, k and v, tile by tile, from the saved lse.
+"""Hopper's backward kernels: gradients of q, k and v, tile by tile, from the saved lse.
 
 ::
 
-    function     from out, lse and their gradients to those of every input
-    call         from the tensors of a call to its plans, and to the values of a launch
+    architecture what is particular to Hopper in serving a backward pass
     tuning       how the work of a block is cut
-    plan         all that the code of the three kernels depends on, and the order of parameters
+    plan         all that the code of the main kernel depends on
     storage      what lies where in shared memory
-    compiled     the compiled kernels of a call, from memory, disk or the compiler
-    describe     what a backward pass does, in words
 
-    preprocess   statistics of each query; clears the sums of dQ; what follows needs CuTe-DSL
-    parameters   the values of a launch of the main kernel, in the kernel that is traced
+What follows needs CuTe-DSL::
+
     kernel       the main kernel's block: set-up, and which warps do what
-    scores       where mod and mask, and their derivatives, are spliced in
-    captures     sums of the gradients of captured tensors
     load         producer warp: TMA loads of K and V, and of Q and dO tile by tile
     consume      consumer warpgroups: the five products, probabilities and their gradients
-    dq           consumer warpgroups: a tile of dQ to its sums in global memory
-    epilogue     consumer warpgroups and the storing warp: dK and dV to global memory
-    postprocess  from the sums to dq
+    lagged       likewise, where the product for dQ begins behind the scores of the next tile
+    outbox       parts of dQ through shared memory to their sums, by warps of their own
+    epilogue     consumer warpgroups: dK and dV to shared memory
+    postprocess  the kernel behind the main one: from the sums to dq
 
-A block of the main kernel has a tile of keys and meets tiles of queries.  Scores are computed
-transposed, keys by queries, so that probabilities and their gradients are operands of the products
-for dV and dK as they lie in registers.
+What all architectures have in common: `flexfa4.kernels.backward`.  Probabilities and their
+gradients are operands of the products for dV and dK as they lie in registers.
 """

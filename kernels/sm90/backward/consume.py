@@ -10,6 +10,11 @@ with P and dS transposed: keys by queries.  Those of a tile are operands of the 
 dK in the registers that they were computed in; for that of dQ, which sums over the keys of all
 warpgroups, dS goes through shared memory.  Where registers do not suffice, so it goes for the
 others, too.
+
+A warpgroup adds its part of a tile of dQ straight from registers, in turns where sums have to have
+the same bits on every run, or leaves it to a warp that does nothing else
+(`flexfa4.kernels.sm90.backward.outbox`).  Here all five products of a tile come before those of the
+next; in `flexfa4.kernels.sm90.backward.lagged` that for dQ does not.
 """
 
 from __future__ import annotations
@@ -20,12 +25,14 @@ from typing import Any
 import cutlass
 from cutlass import Float32, Int32, cute
 
+from flexfa4.kernels.backward import dq
+from flexfa4.kernels.backward.parameters import Parameters
+from flexfa4.kernels.backward.plan import STATISTICS
+from flexfa4.kernels.backward.scores import KeyScores, Statistics
 from flexfa4.kernels.forward.tiles import ELEMENT, TileShape
-from flexfa4.kernels.sm90.backward.dq import Adder
 from flexfa4.kernels.sm90.backward.load import Places, Rings
-from flexfa4.kernels.sm90.backward.parameters import Parameters
-from flexfa4.kernels.sm90.backward.scores import KeyScores, Statistics
-from flexfa4.kernels.sm90.backward.storage import STATISTICS, Storage
+from flexfa4.kernels.sm90.backward.outbox import Outbox
+from flexfa4.kernels.sm90.backward.storage import Storage
 from flexfa4.primitives import wgmma
 from flexfa4.primitives.pipeline import Position, Ring
 from flexfa4.primitives.semaphores import Turn, UsedTurn
@@ -84,11 +91,11 @@ class Consumer:
         rings: shared with the producer.
         operands: of the warpgroup's products.
         statistics: those of the first stage, at the thread's first column, in shared memory.
-        adder: takes the warpgroup's part of dQ.
         barrier: number of the named barrier of all consumers.
         warpgroup: its number among the consumers.
         thread: in the warpgroup.
         kv_stage: where K and V are.
+        outbox: where the warpgroup leaves its part of dQ; None where it adds that itself.
     """
 
     storage: Storage
@@ -96,11 +103,19 @@ class Consumer:
     rings: Rings
     operands: Operands
     statistics: cute.Pointer
-    adder: Adder
     barrier: int
     warpgroup: Int32
     thread: Int32
     kv_stage: Int32 | int = 0
+    outbox: Outbox | None = None
+
+    def begin(self, base: cute.Pointer) -> None:
+        """Make ready for the first tile; `base` is the start of shared memory."""
+
+    def finish(self, at: Places) -> None:
+        """Do what is left to do behind the last tile."""
+        if self.outbox is not None:
+            self.outbox.close(at.mail, self.thread)
 
     @cute.jit
     def take_in(
@@ -206,14 +221,38 @@ class Consumer:
             wgmma.wait(0)  # what waits for others must not hold up a product
             self._release(rings.q, at.q)
             turn.wait(seen)
-            self.adder.add(self.parameters.dq_of(*place), sums)
+            self._add(place, sums)
             used = turn.used()
         else:
             wgmma.wait(1)
-            self.adder.add(self.parameters.dq_of(*place), sums)
+            if cutlass.const_expr(self.outbox is None):
+                self._add(place, sums)
+            else:
+                at = self._post(at, Int32(self.parameters.tile_number(*place)), sums)
             wgmma.wait(0)
             self._release(rings.q, at.q)
         return at.next(), used
+
+    def _add(self, place: tuple[Int32, Int32, Int32], sums: Any) -> None:
+        """Add a part of dQ straight from registers."""
+        order, tile = self.parameters.plan.dq_order, self.parameters.dq_of(*place)
+        dq.add_vectors(dq.own_place(order, tile, self.warpgroup, self.thread), sums)
+
+    def _post(self, at: Places, receiver: Int32, sums: Any) -> Places:
+        """Leave a part of dQ in the outbox; return the places behind that."""
+        assert self.outbox is not None
+        self.outbox.put(at.mail, self.thread, receiver, sums)
+        self._tell_asynchronous()
+        self.outbox.send(self.thread)
+        return at.posted()
+
+    def _tell_asynchronous(self) -> None:
+        """Let asynchronous copies and products see what the warp has written to shared memory.
+
+        A lane of it then tells who waits for that.
+        """
+        cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.sync_warp()
 
     def _begin_dq(self, at: Places) -> Any:
         """Begin the product for the warpgroup's part of dQ; return its accumulator."""
@@ -242,6 +281,8 @@ class Consumer:
 
     def _add_dv(self, at: Places) -> None:
         o = self.operands
+        if self.parameters.plan.tiling.in_registers:
+            wgmma.settle(o.p_rounded)
         b = o.do_of_dv[None, None, None, at.do.stage]
         wgmma.issue(o.dv, o.sum_v, self._operand(o.p, at), b, accumulate=True)
 
@@ -258,7 +299,7 @@ class Consumer:
         """Return one of the statistics of the queries in the thread's columns."""
         queries = self.storage.q.rows
         place = self.statistics + (at.stage * (STATISTICS * queries) + which * queries)
-        return Statistics(place)
+        return Statistics(place, self.parameters.plan.fragment)
 
     def _to_shared(self, rounded: Any, tiles: Any, product: Any, at: Places) -> None:
         """Write P or dS, or a part of it, to shared memory."""

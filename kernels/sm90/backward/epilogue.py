@@ -1,8 +1,7 @@
-"""Epilogue of the backward kernel: dK and dV to global memory.
+"""Epilogue of the backward kernel: dK and dV to shared memory.
 
-They take the places of K and V in shared memory.  A warp of its own, the storing warp, has TMA
-write them from there, leaving out what lies beyond the last key, and gives the places back: so
-consumers go on with the next tile of keys at once.
+They take the places of K and V, from where the storing warp has them written
+(`flexfa4.kernels.backward.store`).
 """
 
 from __future__ import annotations
@@ -10,16 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cutlass import Float32, Int32, cute
+from cutlass import Float32, cute
 
 from flexfa4.kernels.forward.tiles import ELEMENT, TileShape
 from flexfa4.kernels.sm90.backward.consume import Consumer
-from flexfa4.kernels.sm90.backward.load import Rings
-from flexfa4.kernels.sm90.backward.parameters import Parameters
-from flexfa4.kernels.sm90.backward.storage import Storage
-from flexfa4.primitives import tma, wgmma
+from flexfa4.primitives import wgmma
 from flexfa4.primitives.pipeline import Position
-from flexfa4.primitives.scheduler import Item
 
 
 @dataclass(frozen=True)
@@ -63,40 +58,3 @@ class Epilogue:
         rounded = cute.make_rmem_tensor_like(sums, dtype)
         rounded.store((sums.load() * factor).to(dtype))
         wgmma.to_shared(product, rounded, own, consumer.thread)
-
-
-@dataclass(frozen=True)
-class Storer:
-    """The role of the storing warp.
-
-    Attributes:
-        storage: what lies where in shared memory.
-        base, written: see `Epilogue`.
-        parameters: of the launch.
-        rings: those of K and V get their places back.
-    """
-
-    storage: Storage
-    base: cute.Pointer
-    parameters: Parameters
-    rings: Rings
-    written: cute.Pointer
-
-    @cute.jit
-    def store(self, item: Item, kv_at: Position) -> None:
-        """Have dK and dV of an item written, and give the places of K and V back."""
-        storage, maps = self.storage, self.parameters.maps
-        cute.arch.mbarrier_wait(self.written + kv_at.stage, kv_at.parity)
-        with cute.arch.elect_one():
-            self._store(maps.dv, storage.v, storage.v_at, item, kv_at)
-            self._store(maps.dk, storage.k, storage.k_at, item, kv_at)
-            cute.arch.cp_async_bulk_commit_group()
-            cute.arch.cp_async_bulk_wait_group(0, read=True)
-            self.rings.k.release(kv_at)
-            self.rings.v.release(kv_at)
-
-    def _store(self, tensor: Any, tile: TileShape, start: int, item: Item, kv_at: Position) -> None:
-        place = cute.assume(kv_at.stage * tile.elements, divby=tile.elements)
-        source = self.base + start // ELEMENT + place
-        key: Int32 = item.q_tile * tile.rows
-        tma.store(tma.address(tensor), source, (0, key, 0, item.head, item.batch))

@@ -1,32 +1,36 @@
 """The block of the main backward kernel: set-up, and which warps do what.
 
-Warpgroup 0 holds the producer warp and the storing warp, the others consume.  Registers move from
-the first to the others (``setmaxnreg``), which hold the accumulators.
+Warpgroup 0 holds the producer warp, the storing warp, and those that empty outboxes; the others
+consume.  Registers move from the first to the others (``setmaxnreg``), which hold the accumulators.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 import cutlass
 from cutlass import Float32, Int32, Int64, cute
 
+from flexfa4.kernels.backward.pairs import Pairs
+from flexfa4.kernels.backward.parameters import Parameters, anew
+from flexfa4.kernels.backward.scores import KeyScores
+from flexfa4.kernels.backward.store import Storer
 from flexfa4.kernels.forward.tiles import TileShape
-from flexfa4.kernels.sm90.backward.consume import Consumer, make_operands
-from flexfa4.kernels.sm90.backward.dq import Adder
-from flexfa4.kernels.sm90.backward.epilogue import Epilogue, Storer
-from flexfa4.kernels.sm90.backward.load import Pairs, Places, Producer, Rings
-from flexfa4.kernels.sm90.backward.parameters import Parameters
+from flexfa4.kernels.sm90.backward.consume import Consumer, Operands, make_operands
+from flexfa4.kernels.sm90.backward.epilogue import Epilogue
+from flexfa4.kernels.sm90.backward.lagged import LaggedConsumer
+from flexfa4.kernels.sm90.backward.load import Places, Producer, Rings
+from flexfa4.kernels.sm90.backward.outbox import Outbox
 from flexfa4.kernels.sm90.backward.plan import WARPGROUP_ROWS, BackwardPlan
-from flexfa4.kernels.sm90.backward.scores import KeyScores
+from flexfa4.kernels.sm90.backward.storage import OUTBOXES
 from flexfa4.primitives import dispatch, tma, wgmma
 from flexfa4.primitives.pipeline import Position, Ring
 from flexfa4.primitives.shared_bytes import NUMBER_STAGES
 
 _WARPS: Final = wgmma.THREADS // wgmma.WARP  # of a warpgroup
 _CONSUMERS: Final = 1  # named barriers; 0 is that of the block
-_ADDERS: Final = 2
+_SENDERS: Final = _WARPS - OUTBOXES  # the first of the warps that empty outboxes
 
 REGISTERS: Final = {1: (56, 256), 2: (24, 240), 3: (32, 160)}
 """Registers of a thread, by consumer warpgroups: of the first warpgroup's, and of each consumer's.
@@ -65,7 +69,7 @@ class BackwardKernel:
         warp = cute.arch.make_warp_uniform(thread // wgmma.WARP)
         if warp == 0:
             with cute.arch.elect_one():
-                self._initialise(rings, numbers, self._written(base))
+                self._initialise(base, rings, numbers)
                 for carrier in carriers:
                     tma.prefetch(carrier)
         cute.arch.sync_threads()
@@ -78,8 +82,15 @@ class BackwardKernel:
                 self._produce(producer, numbers)
             elif warp == 1:
                 typed = cute.recast_ptr(base, dtype=self._dtype)
-                storer = Storer(self.storage, typed, parameters, rings, self._written(base))
+                both, written = (rings.k, rings.v), self._written(base)
+                storer = Storer(self.storage, typed, parameters, both, written)
                 self._store(storer, numbers)
+            elif cutlass.const_expr(self._has_outboxes):
+                sender = warp - _SENDERS
+                outbox = self._outbox(base, sender)
+                if sender < self.plan.tiling.warpgroups:
+                    part = sender * outbox.order.part
+                    outbox.forward(lambda number: parameters.dq_at(number) + part)
         else:
             cute.arch.setmaxregister_increase(consume)
             self._consume(base, parameters, rings, numbers, warpgroup - 1, thread % wgmma.THREADS)
@@ -115,11 +126,16 @@ class BackwardKernel:
             self.plan.tiling.warpgroups * _WARPS + 1,
         )
 
-    def _initialise(self, rings: Rings, numbers: dispatch.Numbers, written: cute.Pointer) -> None:
+    def _initialise(self, base: cute.Pointer, rings: Rings, numbers: dispatch.Numbers) -> None:
+        tiling = self.plan.tiling
         for ring in (rings.q, rings.do, rings.k, rings.v):
             ring.initialise()
-        for stage in range(self.plan.tiling.kv_stages):
-            cute.arch.mbarrier_init(written + stage, self.plan.tiling.warpgroups * _WARPS)
+        for stage in range(tiling.kv_stages):
+            cute.arch.mbarrier_init(self._written(base) + stage, tiling.warpgroups * _WARPS)
+        for stage in range(tiling.ds_stages if tiling.lagged else 0):
+            cute.arch.mbarrier_init(self._ds_written(base) + stage, tiling.warpgroups * _WARPS)
+        for warpgroup in range(tiling.warpgroups if self._has_outboxes else 0):
+            self._outbox(base, warpgroup).initialise()
         if self.plan.fetched:
             numbers.initialise()
         cute.arch.mbarrier_init_fence()
@@ -135,12 +151,35 @@ class BackwardKernel:
         counter = cute.recast_ptr(parameters["counter"], dtype=Int32)
         return dispatch.FetchedByProducer(items, counter, numbers)
 
-    def _adder(self, base: cute.Pointer, warpgroup: Int32, thread: Int32) -> Adder:
-        order, staging = self.plan.dq_order, None
-        if self.plan.tiling.staged and not self.plan.ordered:
-            start = cute.recast_ptr(base + self.storage.dq_at, dtype=Float32)
-            staging = start + cute.assume(warpgroup * order.part, divby=order.part)
-        return Adder(order, warpgroup, thread, staging, _ADDERS + warpgroup)
+    @property
+    def _has_outboxes(self) -> bool:
+        return self.plan.tiling.staged
+
+    def _outbox(self, base: cute.Pointer, warpgroup: Int32 | int) -> Outbox:
+        order, warpgroups = self.plan.dq_order, self.plan.tiling.warpgroups
+        barriers = cute.recast_ptr(base + self.storage.outboxes_at, dtype=Int64)
+        receivers = cute.recast_ptr(barriers + 2 * warpgroups, dtype=Int32)
+        parts = cute.recast_ptr(base + self.storage.dq_at, dtype=Float32)
+        return Outbox(
+            order,
+            barriers + 2 * warpgroup,
+            receivers + warpgroup,
+            parts + cute.assume(warpgroup * order.part, divby=order.part),
+            _WARPS,
+        )
+
+    def _ds_written(self, base: cute.Pointer) -> cute.Pointer:
+        """Return the mbarriers on which consumers tell that dS is in shared memory."""
+        return cute.recast_ptr(base + self.storage.ds_written_at, dtype=Int64)
+
+    def _consumer(self, base: cute.Pointer, operands: Operands, **role: Any) -> Consumer:
+        """Return the role of a consumer warpgroup, as the tiling has it."""
+        outbox = self._outbox(base, role["warpgroup"]) if self._has_outboxes else None
+        made = Consumer(self.storage, operands=operands, outbox=outbox, **role)
+        if not self.plan.tiling.lagged:
+            return made
+        given = {field.name: getattr(made, field.name) for field in fields(made)}
+        return LaggedConsumer(**given, ds_written=self._ds_written(base))
 
     @cute.jit
     def _produce(self, producer: Producer, numbers: dispatch.Numbers) -> None:
@@ -158,7 +197,8 @@ class BackwardKernel:
         walk = self._walk(storer.parameters, numbers, False)
         kv_at, cursor = Position.start(self.plan.tiling.kv_stages), walk.first()
         while walk.has(cursor):
-            storer.store(storer.parameters.order.item(cursor.number), kv_at)
+            item = storer.parameters.order.item(cursor.number)
+            storer.store(item, item.q_tile, kv_at)
             kv_at, cursor = kv_at.next(), walk.next(cursor)
 
     @cute.jit
@@ -178,17 +218,17 @@ class BackwardKernel:
         of_queries = 0 if tiling.by_keys else warpgroup * tiling.score_columns
         column = cute.assume(of_queries + 2 * (thread % 4), divby=2)
         statistics = cute.recast_ptr(base + self.storage.statistics_at, dtype=Float32) + column
-        consumer = Consumer(
-            self.storage,
-            parameters,
-            rings,
+        consumer = self._consumer(
+            base,
             operands,
-            statistics,
-            self._adder(base, warpgroup, thread),
-            _CONSUMERS,
-            warpgroup,
-            thread,
+            parameters=parameters,
+            rings=rings,
+            statistics=statistics,
+            barrier=_CONSUMERS,
+            warpgroup=warpgroup,
+            thread=thread,
         )
+        consumer.begin(base)
         epilogue = Epilogue(consumer, typed, self._written(base))
         walk = self._walk(parameters, numbers, False)
         at, kv_at = Places.start(tiling), Position.start(tiling.kv_stages)
@@ -201,7 +241,7 @@ class BackwardKernel:
             here = replace(consumer, kv_stage=kv_at.stage if tiling.kv_stages > 1 else 0)
             count = Pairs(parameters, parameters.order.item(cursor.number)).count
             for number in cutlass.range(count, unroll=1):
-                item = parameters.order.item(_anew(cursor.number))
+                item = parameters.order.item(anew(cursor.number))
                 batch, head = Pairs(parameters, item).of(number)
                 tiles = parameters.source.row(batch, head, item.q_tile)
                 key = item.q_tile * tiling.keys + of_keys
@@ -212,14 +252,4 @@ class BackwardKernel:
             replace(epilogue, consumer=here).write(kv_at)
             cursor = walk.next(cursor)
             kv_at = kv_at.next()
-        consumer.adder.finish()
-
-
-def _anew(number: Int32) -> Int32:
-    """Return a number from which the compiler computes again what it has computed before.
-
-    What is known of an item is few instructions, but many registers, which products need.
-    """
-    return cute.arch.inline_ptx(
-        "mov.b32 {$w0}, {$r0};", write_only_types=[Int32], read_only_args=[number]
-    )
+        consumer.finish(at)

@@ -12,9 +12,9 @@ from typing import Any
 import cutlass
 from cutlass import Float32, Int32, cute
 
-from flexfa4.kernels.emit.evaluator import TraceTime
+from flexfa4.kernels.backward.pairs import Pairs
+from flexfa4.kernels.backward.parameters import Parameters
 from flexfa4.kernels.forward.tiles import TileShape
-from flexfa4.kernels.sm90.backward.parameters import Parameters
 from flexfa4.kernels.sm90.backward.storage import Storage, Tiling
 from flexfa4.primitives import tma
 from flexfa4.primitives.pipeline import Position, Ring
@@ -35,17 +35,21 @@ class Places:
     """Where one side stands in the rings of Q and dO and in the tiles of dS; loops may carry it.
 
     What has as many stages as something else stands where that does.
+
+    Attributes:
+        mail: which part of dQ is the next to be left to the warp that adds it.
     """
 
-    def __init__(self, tiling: Tiling, positions: dict[int, Position]) -> None:
+    def __init__(self, tiling: Tiling, positions: dict[int, Position], mail: Position) -> None:
         self._tiling = tiling
         self._positions = positions
+        self.mail = mail
 
     @staticmethod
     def start(tiling: Tiling) -> Places:
         """Return the first tile of queries of the block."""
         stages = sorted({tiling.q_stages, tiling.do_stages, tiling.ds_stages})
-        return Places(tiling, {n: Position.start(n) for n in stages})
+        return Places(tiling, {n: Position.start(n) for n in stages}, Position.start(1))
 
     @property
     def q(self) -> Position:
@@ -64,37 +68,31 @@ class Places:
 
     def next(self) -> Places:
         """Return the places of the next tile of queries."""
-        return Places(self._tiling, {n: at.next() for n, at in self._positions.items()})
+        return self._with({n: at.next() for n, at in self._positions.items()})
+
+    def previous(self) -> Places:
+        """Return the places of the tile of queries before."""
+        return self._with({n: at.previous() for n, at in self._positions.items()})
+
+    def posted(self) -> Places:
+        """Return these places when a part of dQ has been left."""
+        return Places(self._tiling, self._positions, self.mail.next())
+
+    def _with(self, positions: dict[int, Position]) -> Places:
+        return Places(self._tiling, positions, self.mail)
 
     def __extract_mlir_values__(self) -> list[Any]:
-        return [v for at in self._positions.values() for v in at.__extract_mlir_values__()]
+        every = (*self._positions.values(), self.mail)
+        return [v for at in every for v in at.__extract_mlir_values__()]
 
     def __new_from_mlir_values__(self, values: list[Any]) -> Places:
-        each = len(values) // len(self._positions)
+        each = len(values) // (len(self._positions) + 1)
         made = {
             n: at.__new_from_mlir_values__(values[i * each : (i + 1) * each])
             for i, (n, at) in enumerate(self._positions.items())
         }
-        return Places(self._tiling, made)
-
-
-class Pairs(TraceTime):
-    """The pairs of batch and query head that an item's keys belong to.
-
-    Attributes:
-        count: how many there are.
-    """
-
-    def __init__(self, parameters: Parameters, item: Item) -> None:
-        self._group = parameters.group
-        self._item = item
-        self.count = self._group * parameters["shared_batches"]
-
-    def of(self, number: Int32) -> tuple[Int32, Int32]:
-        """Return batch and query head of a pair."""
-        further = number // self._group
-        head = self._item.head * self._group + number - further * self._group
-        return self._item.batch + further, head
+        mail = self.mail.__new_from_mlir_values__(values[-each:])
+        return Places(self._tiling, made, mail)
 
 
 @dataclass(frozen=True)

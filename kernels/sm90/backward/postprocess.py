@@ -11,8 +11,9 @@ from typing import Any
 import cutlass
 from cutlass import Float32, Int32, Int64, cute
 
-from flexfa4.kernels.sm90.backward import dq
-from flexfa4.kernels.sm90.backward.plan import WARPGROUP_ROWS, PostprocessPlan
+from flexfa4.kernels.backward import dq
+from flexfa4.kernels.backward.plan import PostprocessPlan
+from flexfa4.kernels.sm90.backward.plan import WARPGROUP_ROWS
 from flexfa4.primitives import tma, wgmma
 
 

@@ -12,11 +12,16 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from flexfa4.kernels.backward.plan import STATISTICS
 from flexfa4.kernels.forward.tiles import ELEMENT, TileShape, swizzle_bytes
+from flexfa4.primitives.exponentials import NONE_EMULATED, EmulatedFraction
 from flexfa4.primitives.shared_bytes import BARRIER_BYTES, NUMBERS_BYTES, ring_bytes
 
-STATISTICS: Final = 2
-"""Numbers of a query that are loaded with it: its lse in base 2, and delta; fp32."""
+OUTBOX_BYTES: Final = 3 * BARRIER_BYTES
+"""Two mbarriers and a number, for each warpgroup."""
+
+OUTBOXES: Final = 2
+"""There are so many warps beside the producer and the storing warp, to empty an outbox each."""
 
 _FLOAT: Final = 4  # bytes
 _TILE_ALIGNMENT: Final = 1024  # bytes after which the widest swizzle repeats
@@ -44,7 +49,10 @@ class Tiling:
         dp_parts: parts, of a warpgroup's columns, in which dP is computed one after the other; more
             of them take fewer registers.
         staged: a tile of dQ goes through shared memory to its sums, rather than straight from
-            registers.
+            registers; takes an outbox for each warpgroup.
+        lagged: the product for dQ begins behind the scores of the next tile; takes `staged`,
+            `in_registers`, `early`, one part of dP, and two tiles of dS.
+        emulated: which exponentials are computed by multiplications.
     """
 
     queries: int
@@ -59,6 +67,14 @@ class Tiling:
     early: bool = True
     dp_parts: int = 1
     staged: bool = False
+    lagged: bool = False
+    emulated: EmulatedFraction = NONE_EMULATED
+
+    def __post_init__(self) -> None:
+        assert not self.staged or self.warpgroups <= OUTBOXES
+        if self.lagged:
+            assert self.staged and self.in_registers and self.early
+            assert self.dp_parts == 1 and self.ds_stages >= 2
 
     @property
     def parts(self) -> int:
@@ -109,6 +125,9 @@ class Storage:
         ds: dS, and P where it goes through shared memory: a row for each query.
         q_at, do_at, k_at, v_at, p_at, ds_at: their offsets.
         dq_at: offset of a tile of dQ in fp32, where it is staged.
+        outboxes_at: offset of the mbarriers of outboxes, where there are such, and of whose part is
+            in them.
+        ds_written_at: offset of an mbarrier for each tile of dS: all have written their part.
         statistics_at: offset of the statistics of queries, as many stages as Q.
         q_barriers, do_barriers, k_barriers, v_barriers: offsets of the rings' mbarriers.
         written_at: offset of an mbarrier for each stage of K and V: dK and dV are in their places.
@@ -134,6 +153,8 @@ class Storage:
     k_barriers: int
     v_barriers: int
     written_at: int
+    outboxes_at: int
+    ds_written_at: int
     numbers_at: int
     bytes: int
 
@@ -163,6 +184,8 @@ def plan_storage(tiling: Tiling, head_dims: tuple[int, int]) -> Storage:
         STATISTICS * _FLOAT * q.rows * q.stages,
         *(ring_bytes(tile.stages) for tile in (q, do, k, v)),
         BARRIER_BYTES * tiling.kv_stages,
+        OUTBOX_BYTES * tiling.warpgroups if tiling.staged else 0,
+        BARRIER_BYTES * tiling.ds_stages if tiling.lagged else 0,
         NUMBERS_BYTES,
     )
     return Storage(q, do, k, v, ds, *itertools.accumulate(sizes, initial=0))

@@ -88,10 +88,11 @@ class Consumer:
         Returns:
             The position of the last tile, and the state of the rows.
         """
-        softmax = RowSoftmax.start(self.parameters.plan.tau)
+        plan = self.parameters.plan
+        softmax = RowSoftmax.start(plan.tau)
         self.operands.out.fill(0.0)
         values, terms = self._scores(scores.at_tile(tiles.first, True))
-        softmax.update(values, terms)
+        softmax.update(values, terms, plan.tiling.emulated)
         self._keep_probabilities()
         if cutlass.const_expr(self.early > 0):
             self.rings.v.wait(kv_at)
@@ -207,10 +208,10 @@ class Consumer:
         self._release(self.rings.k, now)
         values, terms = self._scores(tile)
         rescale, correction = softmax.grow(values, terms)
-        columns = cute.size(values, mode=[1])
+        columns, emulated = cute.size(values, mode=[1]), self.parameters.plan.tiling.emulated
         # With a mask there are no registers for two parts.
         early = columns if masked or self.early == 0 else int(columns * self.early)
-        softmax.exponentiate(values, terms, range(early))
+        softmax.exponentiate(values, range(early), emulated)
         if cutlass.const_expr(self.early > 0):
             # For these values there is time until the next tile; here their wait, a loop to ptxas,
             # keeps what comes behind it from being scheduled before the exponentials.
@@ -218,7 +219,7 @@ class Consumer:
         wgmma.wait(0)
         self._release(self.rings.v, kv_at)
         rescale_rows(wgmma.rows_and_columns(self.operands.out), rescale, correction)
-        softmax.exponentiate(values, terms, range(early, columns))
+        softmax.exponentiate(values, range(early, columns), emulated)
         self._keep_probabilities()
         return now
 

@@ -14,6 +14,7 @@ from cutlass import Int32, Int64, cute
 
 from flexfa4.kernels.emit.places import Columns
 from flexfa4.kernels.forward.parameters import Parameters
+from flexfa4.kernels.forward.set_up import DTYPES, carriers_of, numbers_at, walk_of
 from flexfa4.kernels.forward.tiles import TileShape
 from flexfa4.kernels.sm90.forward.consume import Consumer, make_operands, normalise
 from flexfa4.kernels.sm90.forward.epilogue import Epilogue
@@ -24,7 +25,6 @@ from flexfa4.primitives import dispatch, tma, wgmma
 from flexfa4.primitives.device_arithmetic import DEVICE
 from flexfa4.primitives.pipeline import Position, Ring
 from flexfa4.primitives.scheduler import Item
-from flexfa4.primitives.shared_bytes import NUMBER_STAGES, ring_bytes
 from flexfa4.primitives.tile_walk import AtLeastOne, Visits
 from flexfa4.primitives.turns import Turns
 
@@ -46,10 +46,7 @@ class ForwardKernel:
     @cute.jit
     def __call__(self, pointers: tuple[Any, ...], values: tuple[Any, ...]) -> None:
         """Launch; takes a pointer for each tensor map, and the other parameters."""
-        carriers = tuple(
-            tma.parameter(pointer, spec.box, spec.swizzle)
-            for pointer, spec in zip(pointers, self.plan.maps, strict=True)
-        )
+        carriers = carriers_of(pointers, self.plan.maps)
         self.kernel(carriers, values).launch(
             grid=(1, 1, 1),
             block=((self.plan.tiling.warpgroups + 1) * wgmma.THREADS, 1, 1),
@@ -63,7 +60,7 @@ class ForwardKernel:
         parameters = Parameters(self.plan, carriers, values, self._columns)
         base = cute.arch.get_dyn_smem(cutlass.Int8, alignment=1024)
         rings = self._rings(base)
-        numbers = self._numbers(base)
+        numbers = numbers_at(base, self.storage.numbers_at, self.plan.tiling.warpgroups * _WARPS)
         thread, _, _ = cute.arch.thread_idx()
         warp = cute.arch.make_warp_uniform(thread // wgmma.WARP)
         if warp == 0:
@@ -90,7 +87,7 @@ class ForwardKernel:
 
     @property
     def _dtype(self) -> Any:
-        return {"bf16": cutlass.BFloat16, "f16": cutlass.Float16}[self.plan.element]
+        return DTYPES[self.plan.element]
 
     def _rings(self, base: cute.Pointer) -> Rings:
         storage, consumers = self.storage, self.plan.tiling.warpgroups * _WARPS
@@ -105,15 +102,6 @@ class ForwardKernel:
             ring(storage.v_barriers, storage.v),
         )
 
-    def _numbers(self, base: cute.Pointer) -> dispatch.Numbers:
-        at = base + self.storage.numbers_at
-        slots = base + (self.storage.numbers_at + ring_bytes(NUMBER_STAGES))
-        return dispatch.Numbers(
-            cute.recast_ptr(at, dtype=Int64),
-            cute.recast_ptr(slots, dtype=Int32),
-            self.plan.tiling.warpgroups * _WARPS,
-        )
-
     def _initialise(self, rings: Rings, numbers: dispatch.Numbers) -> None:
         rings.q.initialise()
         rings.k.initialise()
@@ -122,21 +110,10 @@ class ForwardKernel:
             numbers.initialise()
         cute.arch.mbarrier_init_fence()
 
-    def _walk(
-        self, parameters: Parameters, numbers: dispatch.Numbers, produces: bool
-    ) -> dispatch.Walk:
-        items = parameters.items
-        if not self.plan.fetched:
-            return dispatch.OnePerBlock(items)
-        if not produces:
-            return dispatch.FetchedByConsumer(items, numbers)
-        counter = cute.recast_ptr(parameters["counter"], dtype=Int32)
-        return dispatch.FetchedByProducer(items, counter, numbers)
-
     @cute.jit
     def _produce(self, producer: Producer, numbers: dispatch.Numbers) -> None:
         parameters = producer.parameters
-        walk = self._walk(parameters, numbers, True)
+        walk = walk_of(parameters, numbers, produces=True)
         q_at, kv_at = Position.start(self.storage.q.stages), Position.start(self.storage.k.stages)
         cursor = walk.first()
         while walk.has(cursor):
@@ -165,7 +142,7 @@ class ForwardKernel:
             self.storage, parameters, rings, operands, turns, warpgroup, thread, early
         )
         epilogue = Epilogue(self.storage, base, parameters, _EPILOGUE, warpgroup, thread)
-        walk = self._walk(parameters, numbers, False)
+        walk = walk_of(parameters, numbers, produces=False)
         q_at, kv_at = Position.start(self.storage.q.stages), Position.start(self.storage.k.stages)
         consumer.begin(q_at, kv_at)
         cursor = walk.first()
@@ -180,7 +157,8 @@ class ForwardKernel:
                 parameters.prefetch(cursor.number)
             behind = q_at.next(), last.next()
             consumer.change_over((q_at, last), behind, goes_on)
-            inverse, lse = softmax.finish(self._sinks(parameters, scores))
+            ends = scores.ends(self._sinks(parameters, scores))
+            inverse, lse = softmax.finish(ends, self.plan.tiling.emulated)
             normalise(operands.out, inverse)
             own = replace(epilogue, parameters=here)
             own.write(item, operands.values, operands.out, q_at)
@@ -197,7 +175,7 @@ class ForwardKernel:
         visits = parameters.source.row(item.batch, item.head, item.q_tile)
         return AtLeastOne(DEVICE, visits)
 
-    def _sinks(self, parameters: Parameters, scores: ItemScores) -> Any:
+    def _sinks(self, parameters: Parameters, scores: ItemScores) -> list[Any]:
         if not self.plan.sink:
-            return None
+            return [None] * ROWS
         return [parameters.sink_of(scores.heads[row]) for row in range(ROWS)]

@@ -12,6 +12,7 @@ from typing import Final
 from flexfa4.kernels.compile.signature import TensorMap
 from flexfa4.kernels.forward.plan import VariantPlan
 from flexfa4.kernels.sm90.forward.storage import Storage, plan_storage
+from flexfa4.primitives.exponentials import NONE_EMULATED, EmulatedFraction
 
 WARPGROUP_ROWS: Final = 64
 """Queries of a warpgroup: the rows of a WGMMA."""
@@ -27,12 +28,14 @@ class Tiling:
         stages: of the rings of K and V.
         early: share of a tile's exponentials that come before the wait for the product that runs
             beside them; 0 leaves their order to ptxas, which waits first.
+        emulated: which exponentials are computed by multiplications.
     """
 
     warpgroups: int
     keys: int
     stages: int = 2
     early: float = 0.0
+    emulated: EmulatedFraction = NONE_EMULATED
 
     @property
     def rows(self) -> int:

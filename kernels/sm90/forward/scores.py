@@ -8,17 +8,18 @@ otherwise by the mask itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import cutlass
 from cutlass import Boolean, Float32, Int32, cute
 
-from flexfa4.kernels.blocks.intervals import Interval
 from flexfa4.kernels.emit.evaluator import TraceTime
 from flexfa4.kernels.emit.places import Row
 from flexfa4.kernels.emit.sites import MaskSite, ScoreSite
 from flexfa4.kernels.forward.parameters import Parameters
 from flexfa4.primitives import wgmma
+from flexfa4.primitives.running_softmax import Ends
 from flexfa4.primitives.scheduler import Item
 
 ROWS: Final = 2
@@ -57,10 +58,15 @@ class ItemScores(TraceTime):
         if plan.mask is not None:
             self._mask = parameters.mask_site(item.batch, head).with_rows(own)
         else:
-            limits, from_start = parameters.limits, _sees_first_key(plan.walk.interval)
+            limits, from_start = parameters.limits, plan.walk.from_first
             for h, q in zip(self.heads, self.queries, strict=True):
                 begin, end = limits(item.batch, h, q)
                 self._limits.append((0 if from_start else begin, end))
+
+    def ends(self, sinks: Sequence[Float32 | None]) -> list[Ends]:
+        """Return what the end of each row needs to know; `sinks` are in base 2."""
+        score = self._score
+        return [Ends(score.unit(row), score.constant(row), sink) for row, sink in enumerate(sinks)]
 
     def at_tile(self, kv_tile: Int32, masked: bool) -> TileScores:
         """Return the scores of a tile of keys; issues the loads that serve a whole column.
@@ -165,11 +171,6 @@ def _hide_before(scores: Any, begins: Any) -> None:
                 scores[row, column] = cutlass.select_(
                     wgmma.column_of(column) >= begins[row], scores[row, column], -Float32.inf
                 )
-
-
-def _sees_first_key(interval: Interval | None) -> bool:
-    """Whether every query that sees a key sees the first one, whatever the values of a call."""
-    return interval is None or (interval.begin.op == "const" and interval.begin.attr <= 0)
 
 
 def _less(begin: Any, origin: Int32) -> Any:

@@ -70,6 +70,35 @@ def test_a_kernel_is_compiled_once_and_kept_in_its_folder(
     assert "240 of a consumer thread; 8 bytes spilled" in str(first)
 
 
+@pytest.mark.filterwarnings("ignore:compiled kernels cannot be kept")
+def test_a_folder_that_cannot_be_written_is_an_error(
+    tmp_path: Path, compiled: list[VariantPlan]
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ArgumentError, match="cannot be written"):
+        flexfa4.compile(folder=tmp_path / "file")
+    assert compiled
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"heads": 0}, {"kv_heads": -2}, {"heads": True}, {"head_dim": 0}, {"head_dim": (64, 64, 64)},
+     {"head_dim": (64, -8)}, {"head_dim": 64.0}, {"kv_heads": "2"}],
+    ids=str,
+)  # fmt: skip
+def test_sizes_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match=f"^{next(iter(wrong))} is "):
+        flexfa4.compile(**wrong)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "fitting"), [(7, 2, 6), (2, 4, 4)])
+def test_heads_that_do_not_divide_get_a_number_that_does(
+    heads: int, kv_heads: int, fitting: int
+) -> None:
+    with pytest.raises(ShapeMismatchError, match=f"instead: heads={fitting}$"):
+        flexfa4.compile(heads=heads, kv_heads=kv_heads)
+
+
 def test_the_plan_is_that_of_a_call() -> None:
     plan = planned(
         "score + kv", "q >= kv", head_dim=(192, 128), heads=8, kv_heads=2, dtype=torch.float16,

@@ -411,7 +411,14 @@ def test_a_threshold_of_rescaling_that_is_none_is_refused(tau: Any) -> None:
         flexfa4.Options(tau=tau)
 
 
-def test_a_threshold_of_rescaling_is_nothing_to_the_cpu() -> None:
+@pytest.mark.parametrize("share", [-0.1, 1.5, float("nan"), True, "all"])
+def test_a_share_of_emulated_exponentials_that_is_none_is_refused(share: Any) -> None:
+    with pytest.raises(flexfa4.errors.ArgumentError, match="a share from 0 to 1"):
+        flexfa4.Options(emulated_exponentials=share)
+
+
+@pytest.mark.parametrize("chosen", [{"tau": 0}, {"emulated_exponentials": 1}])
+def test_what_kernels_for_gpus_are_told_is_nothing_to_the_cpu(chosen: dict[str, Any]) -> None:
     q = torch.randn(1, 2, 70, 8)
-    found = flexfa4.attention(q, q, q, options=flexfa4.Options(tau=0))
+    found = flexfa4.attention(q, q, q, options=flexfa4.Options(**chosen))
     assert torch.equal(found, flexfa4.attention(q, q, q))

@@ -69,6 +69,22 @@ def test_shapes_that_do_not_fit_are_named(q: Shape, k: Shape, v: Shape, problem:
 
 
 @pytest.mark.parametrize(
+    ("q", "k", "advice"),
+    [
+        ((1, 3, 64, 8), (1, 2, 64, 8), "query = query[:, :2]"),
+        ((1, 2, 64, 8), (1, 4, 64, 8), "key[:, :2]"),
+        ((1, 63, 4, 8), (1, 64, 2, 8), "query.transpose(1, 2)"),
+        ((1, 1, 4, 8), (1, 64, 2, 8), "query.transpose(1, 2)"),
+    ],
+)
+def test_heads_that_do_not_divide_are_cut_unless_they_are_lengths(
+    q: Shape, k: Shape, advice: str
+) -> None:
+    with pytest.raises(ShapeMismatchError, match=re.escape(advice)):
+        check_tensors(*tensors(q, k, k), None)
+
+
+@pytest.mark.parametrize(
     "dtype", [torch.int32, torch.bool, torch.complex64, torch.float8_e4m3fn, torch.uint8]
 )
 def test_other_dtypes_are_refused(dtype: torch.dtype) -> None:
@@ -147,6 +163,12 @@ def test_a_finite_number_is_a_scale(scale: Any, number: float) -> None:
 )
 def test_anything_else_is_not(scale: Any) -> None:
     with pytest.raises(ArgumentError, match=r"^scale is "):
+        checked_scale(scale, 64)
+
+
+@pytest.mark.parametrize("scale", [1e39, -1e300, 2**200])
+def test_a_scale_that_scores_of_fp32_would_not_be_finite_with_is_refused(scale: Any) -> None:
+    with pytest.raises(ArgumentError, match="infinite in fp32"):
         checked_scale(scale, 64)
 
 

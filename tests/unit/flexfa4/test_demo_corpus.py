@@ -54,6 +54,7 @@ def test_test_folders_empty_and_large_files_are_left_out_and_the_order_is_fixed(
         (tmp_path / name).write_bytes(b"x" * size)
     found = [path.relative_to(tmp_path).as_posix() for path in corpus.source_files(tmp_path)]
     assert found == ["b.py", "a/x.py"]
+    assert tmp_path / "large.py" in set(corpus.source_files(tmp_path, largest=None))
 
 
 def test_the_standard_library_gives_the_same_sequences_each_time() -> None:

@@ -38,7 +38,7 @@ def together(q: Any, k: Any, v: Any, sink: Any, score: Captured, mask: Captured)
         tensors=[*score.tensors, *mask.tensors], ints=[*score.ints, *mask.ints],
         floats=float_tensor([*score.floats, *mask.floats]), score=score.text, mask=mask.text,
         scale=None, block_size=[128, 128], made_for=[], scores_at_once=None,
-        backend="auto", tile=[], tau=None, deterministic=False,
+        backend="auto", tile=[], tau=None, emulated=None, deterministic=False,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from flexfa4.frontend.ir import (
     Node,
     Scalar,
     Search,
+    Side,
     const,
     input_,
     iota,
@@ -305,6 +306,22 @@ def test_searches_find_values_in_a_row_for_each_head_or_in_one() -> None:
         node = search(Search(buffer, 1, "through"), (row,), apply("mod", Q, const(6)))
         found = evaluate(node, values)
         assert torch.equal(found.expand(LANES.shape), (right <= (q % 6)[..., None]).sum(-1))
+
+
+@pytest.mark.parametrize("side", ["first", "end"])
+@pytest.mark.parametrize("place", [Q, apply("sub", Q, const(13)), const(-2)])
+def test_the_element_of_a_place_is_found_around_it_and_not_read(side: Side, place: Node) -> None:
+    buffer = Buffer("ids", I32, (None, None))
+    rows = torch.tensor([7, 3, 5])[torch.arange(14) // 6].repeat(4, 1)
+    rows[1:3] = torch.arange(14) // 4
+    unread = Values({buffer: rows.to("meta")}, value_runs={(buffer, 1): value_runs(rows, 1)})
+    node = search(Search(buffer, 1, side), (H,), load(buffer, (H, place)))
+    found = evaluate(node, unread).expand(LANES.shape)
+    _, h, q, _ = indices()
+    at = {"input": q, "sub": q - 13, "const": torch.full_like(q, -2)}[place.op]
+    same = rows[h] == rows[h, at][..., None]
+    behind = 14 - same.to(torch.uint8).flip(-1).argmax(-1)
+    assert torch.equal(found, same.to(torch.uint8).argmax(-1) if side == "first" else behind)
 
 
 def test_a_value_without_dimensions_follows_the_other_operand_to_its_device() -> None:

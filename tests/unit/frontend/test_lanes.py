@@ -22,7 +22,7 @@ from flexfa4.frontend.ir import (
     scalar,
     symbol,
 )
-from flexfa4.frontend.lanes import Lanes, ScatteredLanes, arange
+from flexfa4.frontend.lanes import Lanes, ScatteredLanes, arange, common_shape, vector
 from flexfa4.frontend.ops import OPS, apply
 from tests.leaves import KV, B, H, Q
 
@@ -173,3 +173,25 @@ def test_an_unproved_load_is_checked_at_scattered_lanes_too() -> None:
 def test_ranges_are_the_same_below_and_above_what_is_kept() -> None:
     for start, stop in ((0, 3), (5, 5), (65530, 65540), (1 << 20, (1 << 20) + 2)):
         assert arange(start, stop, torch.device("cpu")).tolist() == list(range(start, stop))
+
+
+@pytest.mark.parametrize("numbers", [(), (7,), (3, 3, 3), (2, 3, 4), (0, 2, 1), (1 << 40,) * 2])
+def test_a_vector_has_the_numbers_that_it_was_given(numbers: tuple[int, ...]) -> None:
+    found = vector(numbers, torch.device("cpu"))
+    assert found.tolist() == list(numbers) and found.dtype is torch.int64
+
+
+@pytest.mark.parametrize("numbers", [(), (7,), (3, 3, 3), (2, 3, 4)])
+def test_numbers_that_are_equal_or_count_up_are_not_transferred(
+    numbers: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(torch, "tensor")
+    assert vector(numbers, torch.device("meta")).shape == (len(numbers),)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((),), ((3,), ()), ((2, 1, 4), (3, 1)), ((1, 0), (5, 1, 1), (1,)), ((1,), (1, 1))]
+)
+def test_a_common_shape_is_what_tensors_broadcast_to(shapes: tuple[tuple[int, ...], ...]) -> None:
+    tensors = torch.broadcast_tensors(*(torch.empty(shape) for shape in shapes))
+    assert common_shape(*shapes) == tensors[0].shape

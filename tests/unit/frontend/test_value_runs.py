@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flexfa4.frontend import value_runs as value_runs_module
+from flexfa4.frontend.ir import Side
 from flexfa4.frontend.value_runs import value_runs
 
 SHAPES = [((10,), 0), ((1,), 0), ((0,), 0), ((3, 7), 1), ((7, 3), 0), ((2, 3, 5), 1), ((0, 4), 1)]
@@ -76,7 +77,9 @@ def place(side: str, row: list[float], value: float) -> int:
 @pytest.mark.parametrize("side", ["first", "end", "below", "through"])
 @pytest.mark.parametrize("each_its_row", [False, True])
 @pytest.mark.parametrize(("shape", "axis"), SHAPES)
-def test_values_are_found(side: str, each_its_row: bool, shape: tuple[int, ...], axis: int) -> None:
+def test_values_are_found(
+    side: Side, each_its_row: bool, shape: tuple[int, ...], axis: int
+) -> None:
     generator = torch.Generator().manual_seed(0)
     for tensor in tensors(shape, axis):
         runs = value_runs(tensor, axis)
@@ -85,13 +88,32 @@ def test_values_are_found(side: str, each_its_row: bool, shape: tuple[int, ...],
         values = torch.arange(-1, 6).to(runs.values.dtype)
         count = (7,) if each_its_row else (1, 1)  # negative indices count from the end
         at = [torch.randint(-n, n, count, generator=generator) for n in runs.outer]
-        found = runs.find(side, list(at), values).reshape(-1)  # type: ignore[arg-type]
+        found = runs.find(side, list(at), values).reshape(-1)
         assert found.dtype is torch.int64
         for i, value in enumerate(values.tolist()):
             index = [int(a.expand(1, 7)[0, i]) for a in at]
             row = tensor.movedim(axis, -1)[tuple(index)].tolist()
             if side in ("below", "through") or together(row, value):
                 assert int(found[i]) == place(side, row, value)
+
+
+@pytest.mark.parametrize("side", ["first", "end", "below", "through"])
+@pytest.mark.parametrize(("shape", "axis"), SHAPES)
+def test_a_place_is_in_the_run_that_its_own_element_is_found_in(
+    side: Side, shape: tuple[int, ...], axis: int
+) -> None:
+    for tensor in tensors(shape, axis):
+        runs, along = value_runs(tensor, axis), tensor.movedim(axis, -1)
+        if 0 in shape or not (runs.ascending or (side in ("first", "end") and runs.grouped())):
+            continue
+        indices = torch.meshgrid(*(torch.arange(-n, n) for n in along.shape), indexing="ij")
+        *outer, place = (index.reshape(-1) for index in indices)
+        own = along[tuple(index.reshape(-1) for index in indices)].to(runs.values.dtype)
+        assert torch.equal(runs.around(side, outer, place), runs.find(side, outer, own))
+        first = [0] * len(outer)
+        assert int(runs.around(side, first, 0)) == int(runs.around(side, first, -shape[axis]))
+        inside = [index.clamp(min=0) for index in outer], place.clamp(min=0)
+        assert torch.equal(runs.around(side, *inside, from_end=False), runs.around(side, *inside))
 
 
 def test_nan_has_no_order_and_no_group() -> None:

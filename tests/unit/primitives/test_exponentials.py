@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flexfa4.primitives.exponentials import (
+    NONE_EMULATED,
     POLYNOMIALS,
     RELATIVE_ERRORS,
     EmulatedFraction,
@@ -107,10 +108,19 @@ def _rounded(a: float, b: float, c: float) -> float:
 
 
 @pytest.mark.parametrize(("numerator", "denominator"), [(0, 1), (1, 10), (1, 4), (5, 16), (1, 1)])
-def test_emulated_pairs_are_spread_evenly(numerator: int, denominator: int) -> None:
+def test_scores_or_pairs_that_are_emulated_are_spread_evenly(
+    numerator: int, denominator: int
+) -> None:
     fraction = EmulatedFraction(numerator, denominator)
     pairs = 64
     chosen = [i for i in range(pairs) if fraction.emulates(i)]
     assert len(chosen) == fraction.count(pairs) == math.floor(pairs * fraction.value)
     gaps = {b - a for a, b in itertools.pairwise(chosen)}
     assert not gaps or max(gaps) - min(gaps) <= 1
+
+
+def test_a_share_becomes_the_nearest_fraction_that_repeats_within_a_tile() -> None:
+    shares = [0.0, 0.01, 0.125, 0.3, 1.0]
+    found = [EmulatedFraction.of(share) for share in shares]
+    assert [f.value for f in found] == [0, 0, 0.125, 10 / 32, 1]
+    assert found[0] == found[1] == NONE_EMULATED

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flexfa4.primitives.arithmetic import PLAIN
 from flexfa4.primitives.makespan import makespan
-from flexfa4.primitives.scheduler import Order, Sections, Work
+from flexfa4.primitives.scheduler import Order, Sections, Work, pairs_at_end
 
 AMOUNTS = st.lists(st.integers(0, 50), max_size=60)
 
@@ -50,3 +51,20 @@ def test_the_most_work_first_beats_the_order_of_positions_on_a_triangle() -> Non
     )
     least = sum(triangle(Order(PLAIN, Sections.of(work, 8)))) / workers
     assert natural > 1.025 * least and sorted_ < 1.005 * least
+
+
+@pytest.mark.parametrize(
+    ("tiles", "heads", "pairs", "before"),
+    [(64, 16, 1, 0.1), (64, 16, 3, 0.1), (64, 64, 3, 0.03), (16, 256, 3, 0.025)],
+)
+def test_a_last_section_that_is_large_enough_leaves_nobody_without_work(
+    tiles: int, heads: int, pairs: int, before: float
+) -> None:
+    work, blocks = Work(tiles, heads, 1), 132
+
+    def waste(at_end: int) -> float:
+        amounts = triangle(Order(PLAIN, Sections.of(work, pairs, True, at_end)))
+        return makespan(amounts, blocks) * blocks / sum(amounts) - 1
+
+    assert waste(1) > before
+    assert waste(pairs_at_end(tiles, blocks, pairs)) < 0.02

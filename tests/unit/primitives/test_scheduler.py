@@ -15,6 +15,7 @@ from flexfa4.primitives.scheduler import (
     OrderTable,
     Sections,
     Work,
+    pairs_at_end,
     pairs_in_cache,
     section_numbers,
 )
@@ -27,27 +28,31 @@ def items_of(order: Order) -> list[Item]:
     return [order.item(number) for number in range(order.sections.items)]
 
 
-@given(WORK, st.integers(1, 40), st.booleans())
+@given(WORK, st.integers(1, 40), st.booleans(), st.integers(1, 40))
 def test_every_item_comes_once_and_sections_one_after_the_other(
-    work: Work, pairs: int, descending: bool
+    work: Work, pairs: int, descending: bool, at_end: int
 ) -> None:
-    items = items_of(Order(PLAIN, Sections.of(work, pairs, descending)))
+    items = items_of(Order(PLAIN, Sections.of(work, pairs, descending, at_end)))
     assert len(set(items)) == len(items) == work.items
     ranges = zip(Item(*[0] * 3), (work.tiles, work.heads, work.batch), strict=True)
     for axis, (low, high) in enumerate(ranges):
         assert {item[axis] for item in items} == set(range(low, high))
-    section = [(item.batch * work.heads + item.head) // pairs for item in items]
+    last = max(0, work.heads * work.batch - at_end) // min(pairs, work.heads * work.batch)
+    section = [min(last, (i.batch * work.heads + i.head) // pairs) for i in items]
     assert section == sorted(section)
 
 
-@given(WORK, st.integers(1, 40), st.booleans())
+@given(WORK, st.integers(1, 40), st.booleans(), st.integers(1, 40))
 def test_in_a_section_tiles_come_in_order_and_the_heads_of_each_side_by_side(
-    work: Work, pairs: int, descending: bool
+    work: Work, pairs: int, descending: bool, at_end: int
 ) -> None:
-    items = items_of(Order(PLAIN, Sections.of(work, pairs, descending)))
+    items = items_of(Order(PLAIN, Sections.of(work, pairs, descending, at_end)))
     every = work.heads * work.batch
-    for first in range(0, every, pairs):
-        here = range(first, min(every, first + pairs))
+    left = every
+    while left > 0:
+        first, taken = every - left, pairs if left - pairs >= at_end else left
+        left -= taken
+        here = range(first, first + taken)
         part = items[first * work.tiles : here.stop * work.tiles]
         tiles = range(work.tiles)[::-1] if descending else range(work.tiles)
         expected = [(tile, pair) for tile in tiles for pair in here]
@@ -92,6 +97,12 @@ def test_a_kernel_gets_the_sections_as_integers_of_32_bits(
     number = data.draw(st.integers(0, work.items - 1))
     again = Order(PLAIN, Sections.from_numbers(numbers))
     assert again.item(number) == Order(PLAIN, sections).item(number)
+
+
+def test_the_last_section_has_tiles_for_all_blocks_twice() -> None:
+    assert pairs_at_end(64, 132, pairs=1) == 5
+    assert pairs_at_end(64, 132, pairs=8) == 8
+    assert pairs_at_end(0, 1, pairs=1) == 2
 
 
 def test_sections_are_as_large_as_the_cache_and_hold_whole_groups() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.evaluate import Program, Values
@@ -144,10 +145,61 @@ def test_no_batches_have_no_class() -> None:
 
 def test_classes_on_a_device_are_those_on_the_cpu() -> None:
     device = torch.device("cpu")
-    for rows in (1, 3):
+    for rows in (1, 2, 3):
         found = Traced(BY_BATCH["documents by name"][0], MaskSize(rows, 1, 8, 8)).classes()
         on_device = found.of_on(device)
+        assert len(found) == min(rows, 2)  # one, as many as there are, and fewer
         assert torch.equal(on_device, found.of) and on_device.dtype is torch.int64
+
+
+class Resting(TorchDispatchMode):
+    """Records which operations of a device are called; where it is, "meta" stands for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(
+            isinstance(a, torch.Tensor) and a.is_meta for a in (*args, *(kwargs or {}).values())
+        ):
+            self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_device_is_not_asked_about_what_captures_no_tensors() -> None:
+    traced = Traced(lambda b, h, q, kv: q + b // 2 + h % 2 >= kv)
+    values = replace(traced.values, device=torch.device("meta"))
+    with Resting() as resting:
+        found = classes_of(traced.bound.graph, values, traced.size)
+    assert torch.equal(found.of, traced.classes().of) and not resting.names
+
+
+def test_slices_that_several_loads_read_are_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[torch.Size] = []
+    checksums = module._Slices._checksums
+
+    def noted(self: Any) -> torch.Tensor:
+        looked.append(self.tensor.shape)
+        return checksums(self)
+
+    monkeypatch.setattr(module._Slices, "_checksums", noted)
+    same = Traced(lambda b, h, q, kv: IDS[b, q] == IDS[b, kv], MaskSize(4, 1, 9, 9))
+    assert same.classes().of.flatten().tolist() == [0, 1, 0, 2] and looked == [(4, 9)]
+    looked.clear()
+    other = Traced(BY_BATCH["documents"][0], MaskSize(4, 1, 9, 8))
+    assert other.classes().of.flatten().tolist() == [0, 1, 0, 2]
+    assert sorted(looked) == [(4, 8), (4, 9)]  # of which keys beyond the last are not read
+
+
+def test_slices_in_any_order_are_compared_with_the_first_like_them() -> None:
+    rows = torch.tensor([3, 4, 5, 3, 3, 5])[:, None].repeat(1, 9)
+    found = Traced(lambda b, h, q, kv: rows[h, q] > kv, MaskSize(1, 6, 9, 8)).classes()
+    assert found.of.flatten().tolist() == [0, 1, 2, 0, 0, 2]
+    turned = Traced(lambda b, h, q, kv: rows[5 - h, q] > kv, MaskSize(1, 6, 9, 8)).classes()
+    assert turned.of.flatten().tolist() == [0, 1, 1, 0, 2, 1]
 
 
 def differ_at_first(dtype: torch.dtype) -> torch.Tensor:

@@ -15,7 +15,6 @@ import flexfa4
 from flexfa4.errors import MaskOutOfRangeError
 from flexfa4.frontend.evaluate import Program, Values
 from flexfa4.frontend.ir import BOOL, I32, Buffer, Node, const, load, make_graph
-from flexfa4.frontend.masks import loads as module
 from flexfa4.frontend.masks.grid import MaskSize
 from flexfa4.frontend.masks.loads import check_loads
 from flexfa4.frontend.masks.search import refine as refinement
@@ -103,7 +102,7 @@ def test_nothing_is_evaluated_where_bounds_decide(monkeypatch: pytest.MonkeyPatc
     def refuse(*_: object) -> None:
         raise AssertionError("an index was evaluated")
 
-    monkeypatch.setattr(module, "refine", refuse)
+    monkeypatch.setattr(refinement, "refine", refuse)
     for name in ("by values", "by values of floats", "by values of values"):
         checked(FITTING[name], 4, 4)
 

@@ -7,7 +7,7 @@ import torch
 
 from flexfa4.frontend.masks.solving.solved import Solved
 from flexfa4.kernels.blocks import counts
-from flexfa4.kernels.blocks.counts import direction_of, monotone_in_tiles, visits_of
+from flexfa4.kernels.blocks.counts import monotone_in_tiles, visits_of
 from tests.tile_walks import CASES
 
 
@@ -46,18 +46,3 @@ def test_visits_are_those_of_the_tiles_that_are_not_empty(sampling: str) -> None
     assert blocks is not None and isinstance(blocks.by_rows, Solved)
     found = visits_of(blocks.by_rows, blocks.classes, case.shape, sampling)  # type: ignore[arg-type]
     assert torch.equal(found, (case.kinds()[0] != 0).sum(2))
-
-
-@pytest.mark.parametrize(
-    ("visits", "direction"),
-    [
-        ([[1, 2, 2], [0, 0, 5]], "descending"),
-        ([[3, 2, 2], [5, 5, 5]], "ascending"),
-        ([[4, 4], [4, 4]], "ascending"),
-        ([[7]], "ascending"),
-        ([[1, 2], [2, 1]], "neither"),
-        ([[1, 2, 1]], "neither"),
-    ],
-)
-def test_the_direction_is_right_for_every_class(visits: list[list[int]], direction: str) -> None:
-    assert direction_of(torch.tensor(visits)) == direction

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,9 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexfa4.frontend.evaluate import Program, Values
-from flexfa4.frontend.ir import I32, Buffer, Node, Scalar, const, load, scalar, symbol
+from flexfa4.frontend.ir import (
+    I32,
+    Buffer,
+    Node,
+    Scalar,
+    Search,
+    Side,
+    const,
+    load,
+    scalar,
+    search,
+    symbol,
+)
 from flexfa4.frontend.lanes import Lanes
 from flexfa4.frontend.ops import apply
+from flexfa4.frontend.value_runs import value_runs
 from flexfa4.kernels.blocks.steps import (
     ANY,
     NONE,
@@ -25,6 +39,8 @@ from tests.leaves import B, Q
 
 W = scalar(Scalar("w", I32))
 LENS = Buffer("lens", I32, (None,))
+IDS = Buffer("ids", I32, (None, None))
+SORTED = Buffer("sorted", I32, (None,))
 VALUES = Values(
     tensors={LENS: torch.tensor([3, -20])},
     scalars={W.attr: 7},
@@ -82,8 +98,56 @@ def test_a_band_has_no_gaps_and_blocks_of_queries_may() -> None:
     after = apply("add", Q, const(1))
     assert neighbours_meet(apply("sub", Q, W), after)
     coarse = apply("mul", apply("floordiv", Q, const(64)), const(64))
-    assert not neighbours_meet(coarse, after)
+    assert neighbours_meet(coarse, after)
+    assert not neighbours_meet(coarse, apply("add", coarse, const(1)))
     assert steps_of(coarse) == Steps(0, 64) and not math.isinf(steps_of(coarse).most)
+
+
+OWN_BEGIN, OWN_END = (
+    search(Search(IDS, 1, side), (B,), load(IDS, (B, Q))) for side in ("first", "end")
+)
+
+
+@pytest.mark.parametrize("index", [Q, apply("sub", const(39), Q), apply("floordiv", Q, const(2))])
+@pytest.mark.parametrize("side", ["first", "end"])
+def test_runs_follow_each_other_as_the_places_in_them(side: Side, index: Node) -> None:
+    rows = torch.stack((torch.tensor([7, 3, 5])[torch.arange(40) // 15], torch.arange(40) // 9))
+    values = replace(VALUES, tensors={IDS: rows}, value_runs={(IDS, 1): value_runs(rows, 1)})
+    node = search(Search(IDS, 1, side), (B,), load(IDS, (B, index)))
+    (found,) = Program((node,)).run(values, Lanes((0, 2), (0, 1), (0, 40), (0, 1)))
+    least, most = steps_of(node)
+    steps = found.expand(2, 1, 40, 1).diff(dim=2)
+    assert least <= int(steps.min()) and int(steps.max()) <= most
+    # a place that may be negative would be one from the end
+    assert steps_of(node).monotone == (index.op != "sub")
+
+
+@pytest.mark.parametrize(
+    ("node", "steps"),
+    [
+        (search(Search(SORTED, 0, "below"), (), apply("sub", Q, W)), Steps(0, math.inf)),
+        (search(Search(SORTED, 0, "through"), (), apply("neg", Q)), Steps(-math.inf, 0)),
+        (search(Search(SORTED, 0, "below"), (), apply("mod", Q, const(5))), ANY),
+        (search(Search(SORTED, 0, "first"), (), Q), ANY),
+        (search(Search(IDS, 1, "first"), (Q,), load(IDS, (Q, Q))), ANY),
+        (search(Search(IDS, 1, "first"), (B,), load(IDS, (const(0), Q))), ANY),
+    ],
+)
+def test_what_is_found_in_ascending_elements_moves_as_what_is_looked_for(
+    node: Node, steps: Steps
+) -> None:
+    assert steps_of(node) == steps
+
+
+def test_intervals_that_hold_their_own_position_meet() -> None:
+    after = apply("add", Q, const(1))
+    for begin in (OWN_BEGIN, apply("max", OWN_BEGIN, apply("sub", Q, const(7)))):
+        assert neighbours_meet(begin, after) and neighbours_meet(begin, OWN_END)
+    assert neighbours_meet(Q, apply("min", OWN_END, apply("add", Q, const(8))))
+    assert not neighbours_meet(OWN_BEGIN, apply("sub", OWN_END, const(1)))
+    assert not neighbours_meet(apply("max", OWN_BEGIN, const(64)), after)
+    other = search(Search(IDS, 1, "first"), (const(0),), load(IDS, (B, Q)))
+    assert not neighbours_meet(other, after)
 
 
 @pytest.mark.parametrize(

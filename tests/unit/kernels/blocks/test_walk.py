@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from flexfa4.flex import create_block_mask as flex_block_mask
 from flexfa4.flex.native_mask import native_of
@@ -125,9 +126,10 @@ def test_plans_are_part_of_the_key_of_a_kernel() -> None:
 
 def test_a_launch_gets_the_addresses_of_the_lists() -> None:
     walk = CASES["checkered"].walk()
-    begins, tiles, classes, *strides = walk.values
-    addresses = [t.data_ptr() for t in (begins, tiles, classes) if isinstance(t, torch.Tensor)]
-    assert walk.arguments == (*addresses, *strides) and strides == [0, 1]
+    *lists, by_batch, by_head, order = walk.values
+    addresses = [t.data_ptr() for t in (*lists, order) if isinstance(t, torch.Tensor)]
+    assert len(lists) == 3 and (by_batch, by_head) == (0, 1)
+    assert walk.arguments == (*addresses[:3], by_batch, by_head, addresses[3])
 
 
 def test_heads_of_a_group_are_alike_or_not() -> None:
@@ -158,7 +160,8 @@ def test_lists_of_blocks_are_derived_anew_for_the_tile(block: int, tile: tuple[i
 
 def test_lists_have_parameters_of_their_own_and_computed_tiles_have_none() -> None:
     named = {name: [p.name for p in CASES[name].walk().plan.parameters] for name in CASES}
-    assert named["dense"] == named["causal"] == named["documents"] == []
+    assert named["dense"] == named["causal"] == []
+    assert named["documents"] == ["tile_order"]
     assert named["sink and window"] == ["line_begins", "line_tiles", "tile_order"]
     assert named["checkered"] == [
         "line_begins",
@@ -166,6 +169,7 @@ def test_lists_have_parameters_of_their_own_and_computed_tiles_have_none() -> No
         "classes",
         "class_batch_stride",
         "class_head_stride",
+        "tile_order",
     ]
     of_walks = {name for names in named.values() for name in names}
     assert of_walks.isdisjoint(p.name for p in ORDER_PARAMETERS)
@@ -217,7 +221,8 @@ def test_a_plan_says_in_words_how_tiles_are_found() -> None:
     words = {name: CASES[name].walk().plan.in_words for name in CASES}
     assert "closed form at the first and the last query" in words["causal"]
     assert "all queries" in words["levels"]
-    assert "listed" in words["checkered"] and "by position" in words["checkered"]
+    assert "by position" in words["causal"]
+    assert "listed" in words["checkered"] and "from a table" in words["checkered"]
     assert "from a table" in words["whole documents"]
     columns = COLUMNS["window"].walk().plan.in_words
     assert columns.startswith("tiles of queries: ") and "the first and the last key" in columns
@@ -256,3 +261,57 @@ def test_masks_of_captured_numbers_are_walked_without_waiting_for_a_look_at_rows
     monkeypatch.setattr("flexfa4.kernels.blocks.walk.monotone_in_tiles", look)
     for name in ("causal", "window", "both ways", "bottom right", "prefix", "lengths of batches"):
         assert CASES[name].walk().plan.source == "closed"
+    for name in ("documents", "whole documents"):  # which keys they see is proved to be one run
+        assert CASES[name].walk().plan.source == "closed"
+        assert COLUMNS[name].walk().plan.source == "closed"
+
+
+class Counted(TorchDispatchMode):
+    """Counts the operations that are started, and those that would wait for a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started = 0
+        self.waits: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        self.started += 1
+        if name in ("nonzero", "_unique2", "_local_scalar_dense", "equal", "masked_select"):
+            self.waits.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def operations_of(batch: int, documents: int, length: int) -> Counted:
+    """Return what is done to find the tiles of packed documents."""
+    generator = torch.Generator().manual_seed(documents)
+    ids = torch.randint(0, documents, (batch, length), generator=generator).sort(1).values
+
+    def mask(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return (q >= kv) & (ids[b, q] == ids[b, kv])
+
+    case = Case(mask, Sizes(batch, 4, 4, length, length), TileShape(16, 16), "closed")
+    with Counted() as counted:
+        plan = case.walk().plan
+    assert plan.source == "closed" and plan.order_table
+    return counted
+
+
+def test_other_documents_and_more_batches_need_no_other_kernel() -> None:
+    def plan(*rows: tuple[int, ...]) -> WalkPlan:
+        ids = torch.stack([torch.arange(3).repeat_interleave(torch.tensor(n)) for n in rows])
+
+        def mask(b: Any, h: Any, q: Any, kv: Any) -> Any:
+            return (q >= kv) & (ids[b, q] == ids[b, kv])
+
+        sizes = Sizes(len(rows), 2, 2, *(2 * ids.shape[1:]))
+        return Case(mask, sizes, TileShape(16, 16), "closed").walk().plan
+
+    uneven = plan((100, 20, 30), (20, 100, 30))
+    assert uneven == plan((50, 50, 50)) == plan((10, 10, 130), (10, 10, 130), (0, 150, 0))
+
+
+def test_documents_take_as_many_operations_however_many_and_long_they_are() -> None:
+    operations_of(2, 3, 300)  # positions that are kept have been made
+    few, many = operations_of(2, 3, 300), operations_of(3, 200, 3000)
+    assert few.started == many.started and few.waits == many.waits

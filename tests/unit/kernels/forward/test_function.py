@@ -84,11 +84,38 @@ def test_another_form_is_prepared_anew(gpu: Recorder) -> None:
         (base, {"sink": torch.zeros(4)}),
         (base, {"options": flexfa4.Options(tile=(128, 64))}),
         (base, {"options": flexfa4.Options(tau=0)}),
+        (base, {"options": flexfa4.Options(emulated_exponentials=0.25)}),
         (base, {"score_mod": "score * 2"}),
     ]
     for count, (q, chosen) in enumerate(forms, start=2):
         call(q, **chosen)
         assert len(gpu.plans) == count, chosen
+
+
+def test_calls_of_one_form_are_launched_where_they_belong(gpu: Recorder) -> None:
+    other = Recorder()
+    with standing_in(Target(other, (9, 0), 4)):
+        call(drawn(), block_mask="q >= kv")
+    for _ in range(2):
+        call(drawn(), block_mask="q >= kv")
+        with standing_in(Target(other, (9, 0), 4)):
+            call(drawn(), block_mask="q >= kv")
+    assert (len(gpu.launches), len(other.launches)) == (2, 3)
+
+
+def test_tensors_that_are_moved_are_filled_in_anew(gpu: Recorder) -> None:
+    q, slopes = drawn(), torch.rand(4)
+
+    def mod(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return score + slopes[h] * (kv - q)
+
+    for slopes in (slopes, torch.rand(4), slopes):  # noqa: B020
+        for tensor in (q, drawn()):
+            call(tensor, score_mod=mod)
+            launch = gpu.launches[-1]
+            assert launch["q"][0] == launch["k"][0] == tensor.data_ptr()
+            assert slopes.data_ptr() in launch.values()
+    assert len(gpu.plans) == 1
 
 
 def test_numbers_and_scales_that_change_are_only_filled_in(gpu: Recorder) -> None:
@@ -128,6 +155,16 @@ def test_the_threshold_of_rescaling_is_the_users(gpu: Recorder) -> None:
     for tau in (None, 0, 3.5):
         call(drawn(), options=flexfa4.Options(tau=tau))
     assert [plan.tau for plan in gpu.plans] == [8.0, 0.0, 3.5]
+
+
+def test_the_share_of_emulated_exponentials_is_the_users(gpu: Recorder) -> None:
+    for share in (None, 0, 0.25, 0.26, 1):
+        call(drawn(), options=flexfa4.Options(emulated_exponentials=share))
+    assert [plan.tiling.emulated.value for plan in gpu.plans] == [0, 0, 0.25, 0.25, 1]
+    assert len(set(gpu.plans)) == 3
+    chosen = flexfa4.Options(tile=(128, 64), emulated_exponentials=0.5)
+    call(drawn(), options=chosen)
+    assert gpu.plans[-1].tiling.keys == 64 and gpu.plans[-1].tiling.emulated.value == 0.5
 
 
 def test_a_launch_has_a_block_for_each_multiprocessor_or_item(gpu: Recorder) -> None:

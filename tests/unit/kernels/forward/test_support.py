@@ -46,3 +46,6 @@ def test_padding_is_told_for_the_dims_that_need_it() -> None:
     assert "pad(x, (0, 4))" in refused.rewrite and "scale=60 ** -0.5" in refused.rewrite
     refused = refused_head_dims((512, 128), 16, 256)
     assert refused is not None and "at most 256" in refused.rewrite
+    assert refused_head_dims((512, 128), 16) is None
+    refused = refused_head_dims((520, 8), 16)
+    assert refused is not None and refused.allowed == "multiples of 16"

@@ -140,11 +140,11 @@ def test_maps_that_are_used_stay_and_others_go() -> None:
     cache = MapCache(spec, encode, size=4)
     used = Y._replace(address=16)
     for number in range(2, 40):
-        assert cache.get(used) == (16).to_bytes(128, "little")
-        cache.get(Y._replace(address=16 * number))
+        assert cache[used] == (16).to_bytes(128, "little")
+        assert cache[Y._replace(address=16 * number)]
     assert sum(call.address == 16 for call in encode.calls) == 1
     before = len(encode.calls)
-    cache.get(Y._replace(address=32))
+    assert cache[Y._replace(address=32)]
     assert len(encode.calls) == before + 1
 
 

@@ -29,6 +29,21 @@ def test_head_dims_without_a_row_and_tiles_of_the_user_are_told_apart() -> None:
     chosen = told(options=Options(tile=(256, 64)))
     assert "the tile is the user's choice" in chosen["tiling"]
     assert "256 queries by 64 keys" in chosen["tile"]
+    share = told(options=Options(emulated_exponentials=0.5))["tiling"]
+    assert "the tile is" not in share and "exponentials is the user's choice" in share
+
+
+def test_why_so_many_blocks_compute_a_product_is_told() -> None:
+    def about(mask: str | None, **call: Any) -> str:
+        plan = plan_of(None, mask, Call(**call), "sm_100a")
+        lines = dict(named("sm_100a").describe(plan, "sm_100a"))["tiling"].splitlines()
+        return next(line for line in lines if line.startswith("a product"))
+
+    assert "1 block: two take 1.00 of the time of one by the model" in about(None)
+    assert "1 block: two share tiles of keys only where" in about("q >= kv")
+    assert "1 block: two cannot halve 48 columns" in about(None, head_dim=(64, 48))
+    pairs = Options(tile=(512, 128))
+    assert about(None, options=pairs) == "a product of 2 blocks: the user's choice"
 
 
 def test_both_memories_are_laid_out() -> None:

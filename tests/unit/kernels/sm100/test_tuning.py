@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+import flexfa4
 from flexfa4.frontend.tracing.trace import resolve
 from flexfa4.kernels.architectures import architecture
 from flexfa4.kernels.forward.function import planned
 from flexfa4.kernels.refusal import Refusal
 from flexfa4.kernels.request import ANY_TILE, Choices, Inputs, Request, Tile
 from flexfa4.kernels.sm100.forward.plan import ForwardPlan, Tiling
+from flexfa4.kernels.sm100.model import GPUS, RATES
+from flexfa4.kernels.sm100.search import with_pairs
 from flexfa4.kernels.sm100.tuning import (
     choice_for,
     is_tabled,
@@ -21,18 +25,34 @@ from flexfa4.kernels.sm100.tuning import (
 )
 
 
-def plan_of(
-    score_mod: Any = None, dims: tuple[int, int] = (128, 128), tile: Tile = ANY_TILE
-) -> ForwardPlan:
-    """Return the plan of a call on a B200."""
+def planned_of(
+    score_mod: Any = None,
+    dims: tuple[int, int] = (128, 128),
+    tile: Tile = ANY_TILE,
+    mask: str | None = None,
+) -> ForwardPlan | Refusal:
+    """Return the plan of a call on a B200, or why there is none."""
     one = torch.empty(1, dtype=torch.bfloat16)
     q, k, v = (one.expand(1, 2, 512, d) for d in (dims[0], *dims))
     score = None if score_mod is None else resolve(score_mod, "score")
-    request = Request(score, None, 0.1, frozenset(), False, Choices("sm100", None, tile))
+    blocks = None
+    if mask is not None:
+        made = flexfa4.create_block_mask(flexfa4.parse(mask), q_len=512, kv_len=512)
+        blocks = made.blocks_on(torch.device("cpu"))
+    request = Request(score, blocks, 0.1, frozenset(), False, Choices("sm100", None, tile))
     call = planned(architecture("sm100"), request, Inputs(q, k, v, None), False, "sm_100a")
-    assert call is not None and not isinstance(call, Refusal)
+    assert call is not None
+    if isinstance(call, Refusal):
+        return call
     assert isinstance(call.plan, ForwardPlan)
     return call.plan
+
+
+def plan_of(*args: Any, **kwargs: Any) -> ForwardPlan:
+    """Return the plan of a call that is served."""
+    found = planned_of(*args, **kwargs)
+    assert not isinstance(found, Refusal)
+    return found
 
 
 def test_usual_head_dims_get_the_row_of_their_mods_class() -> None:
@@ -57,7 +77,8 @@ def test_what_the_user_chose_of_a_tile_stays_and_the_rest_is_tuned() -> None:
 @pytest.mark.parametrize(
     ("tile", "words"),
     [
-        (Tile(rows=128), ("128 queries by 128 keys", "256 queries")),
+        (Tile(rows=128), ("128 queries by 128 keys", "256 or 512 queries")),
+        (Tile(rows=512, stages=12), ("12 parts", "2 to 6")),
         (Tile(keys=80), ("80 keys", "32, 64, 96, 128 keys")),
         (Tile(keys=256), ("256 keys", "32, 64, 96, 128 keys")),
         (Tile(stages=40), ("40 parts", "2 to 3")),
@@ -69,6 +90,39 @@ def test_tiles_that_there_are_not_say_what_there_is(tile: Tile, words: tuple[str
     assert isinstance(refused, Refusal)
     assert words[0] in refused.found and words[1] in refused.allowed
     assert refused.rewrite == "options=flexfa4.Options(tile=(256, 128))"
+
+
+def test_a_tile_of_512_queries_is_that_of_two_blocks() -> None:
+    plan = plan_of("30 * tanh(score / 30)", tile=Tile(rows=512))
+    assert (plan.tiling.blocks, plan.tiling.keys, plan.walk.shape.rows) == (2, 128, 512)
+    assert plan.tiling.emulated == plan_of("30 * tanh(score / 30)").tiling.emulated
+
+
+def test_two_blocks_serve_calls_that_visit_every_tile_of_keys_alone() -> None:
+    found = planned_of(tile=Tile(rows=512), mask="q >= kv")
+    assert isinstance(found, Refusal)
+    assert "512 queries, of two blocks" in found.found and "every query sees" in found.allowed
+    assert "tile=(256, 128)" in found.rewrite
+
+
+def test_two_blocks_need_columns_of_values_that_can_be_halved() -> None:
+    refused = tiling_for((64, 48), Tile(rows=512))
+    assert isinstance(refused, Refusal) and refused.allowed.startswith("256 queries")
+
+
+def test_two_blocks_are_taken_where_the_model_finds_them_clearly_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert plan_of().tiling.blocks == 1
+    slow = replace(GPUS["sm_100a"], rates=replace(RATES, shared=RATES.shared / 2))
+    monkeypatch.setitem(GPUS, "sm_100a", slow)
+    with_pairs.cache_clear()
+    try:
+        assert plan_of(dims=(64, 64)).tiling.blocks == 1
+        assert plan_of().tiling.blocks == 2
+        assert plan_of(mask="q >= kv").tiling.blocks == 1
+    finally:
+        with_pairs.cache_clear()
 
 
 def test_a_tile_that_tensor_memory_has_no_room_for_is_refused() -> None:

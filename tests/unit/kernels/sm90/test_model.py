@@ -19,6 +19,7 @@ from flexfa4.kernels.request import Inputs, Request
 from flexfa4.kernels.sm90 import model
 from flexfa4.kernels.sm90.forward.plan import ForwardPlan, Tiling
 from flexfa4.kernels.sm90.model import MULTIPROCESSORS, seconds, tile_time
+from flexfa4.primitives.exponentials import EmulatedFraction
 
 CPU = torch.device("cpu")
 
@@ -68,6 +69,15 @@ def test_what_a_mod_computes_costs_time_and_names_what_bounds_it() -> None:
     times = [tile_time(plan, masked=False) for plan in (plain, capped, heavy)]
     assert times[0].total < times[1].total < times[2].total
     assert times[0].bound == "tensor cores" and times[2].bound == "special functions"
+
+
+def test_emulated_exponentials_ask_for_additions_and_products_instead() -> None:
+    plain = plan_of()
+    plan = replace(plain, tiling=replace(plain.tiling, emulated=EmulatedFraction(1, 4)))
+    before, after = (tile_time(p, masked=False).cycles for p in (plain, plan))
+    assert after["mufu"] == before["mufu"] * 3 / 4
+    assert after["fma"] == before["fma"] + 6 * 128 * 128 / 4 / 128
+    assert after["alu"] == before["alu"] + 2 * 128 * 128 / 4 / 64
 
 
 def test_a_read_that_waits_for_another_waits_twice_as_long() -> None:

@@ -6,13 +6,9 @@ import math
 
 import pytest
 
+from flexfa4.kernels.backward.plan import DqOrder, PostprocessPlan, PreprocessPlan
 from flexfa4.kernels.blocks.walk import WalkPlan
-from flexfa4.kernels.sm90.backward.plan import (
-    BackwardPlan,
-    DqOrder,
-    PostprocessPlan,
-    PreprocessPlan,
-)
+from flexfa4.kernels.sm90.backward.plan import BackwardPlan
 from flexfa4.kernels.sm90.backward.storage import Tiling
 from flexfa4.kernels.sm90.backward.tuning import BACKWARD
 from flexfa4.primitives.tile_walk import TileShape
@@ -22,7 +18,8 @@ ALL = [pytest.param(dims, tiling, id=str(dims)) for dims, tiling in BACKWARD.ite
 
 def planned(head_dims: tuple[int, int], tiling: Tiling) -> BackwardPlan:
     shape = TileShape(tiling.queries, tiling.keys)
-    return BackwardPlan("bf16", head_dims, tiling, WalkPlan("dense", shape, by="columns"))
+    walk = WalkPlan("dense", shape, by="columns")
+    return BackwardPlan(element="bf16", head_dims=head_dims, tiling=tiling, walk=walk)
 
 
 @pytest.mark.parametrize(("head_dims", "tiling"), ALL)
@@ -67,7 +64,7 @@ def test_plans_are_keys() -> None:
 def test_a_part_of_dq_is_written_by_slabs_that_divide_it(
     columns: int, parts: int, swizzle: int
 ) -> None:
-    order = DqOrder(64 * parts // 2, 2 * columns, columns)
+    order = DqOrder(64 * parts // 2, 2 * columns, columns, 64)
     plan = PostprocessPlan("f16", order)
     assert order.parts == parts and plan.swizzle == swizzle
     assert columns % plan.slab == 0 and plan.maps[0].box == (plan.slab, 64, 1, 1, 1)

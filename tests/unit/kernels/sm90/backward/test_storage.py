@@ -37,7 +37,9 @@ def test_tiles_start_where_swizzles_repeat(head_dims: tuple[int, int], tiling: T
     storage = plan_storage(replace(tiling, staged=True), head_dims)
     at = (storage.q_at, storage.do_at, storage.k_at, storage.v_at, storage.p_at, storage.ds_at)
     assert not any(offset % 1024 for offset in at)
-    assert storage.dq_at % 16 == storage.statistics_at % 16 == storage.q_barriers % 8 == 0
+    assert storage.dq_at % 16 == storage.statistics_at % 16 == 0
+    barriers = (storage.q_barriers, storage.outboxes_at, storage.ds_written_at, storage.numbers_at)
+    assert not any(offset % 8 for offset in barriers)
 
 
 @pytest.mark.parametrize(("head_dims", "tiling"), ALL)
@@ -57,8 +59,17 @@ CHANGES: dict[str, tuple[dict[str, Any], int]] = {
     "a stage of dO less": ({"do_stages": 1}, -64 * 128 * 2 - 16),
     "a stage of K and V less": ({"kv_stages": 1}, -2 * 128 * 128 * 2 - 2 * 16 - 8),
     "P in shared memory": ({"in_registers": False}, 2 * 64 * 128 * 2),
-    "dQ staged": ({"staged": True}, 64 * 128 * 4),
+    "dQ staged": ({"staged": True}, 64 * 128 * 4 + 2 * (16 + 8)),
+    "dQ a tile later": ({"staged": True, "lagged": True}, 64 * 128 * 4 + 2 * (16 + 8) + 2 * 8),
 }
+
+
+LAGGED_LACKS: list[dict[str, Any]] = [
+    {"in_registers": False},
+    {"early": False},
+    {"dp_parts": 2},
+    {"ds_stages": 1},
+]
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -67,6 +78,20 @@ def test_what_a_tiling_asks_for_takes_its_bytes(name: str) -> None:
     tiling = Tiling(64, 128)
     before, after = (plan_storage(t, (128, 128)) for t in (tiling, replace(tiling, **changed)))
     assert after.bytes - before.bytes == more
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"staged": True, "warpgroups": 3},
+        {"lagged": True},
+        *({"staged": True, "lagged": True, **lacks} for lacks in LAGGED_LACKS),
+    ],
+    ids=str,
+)
+def test_a_tiling_has_what_it_takes(changed: dict[str, Any]) -> None:
+    with pytest.raises(AssertionError):
+        Tiling(64, 128, **changed)
 
 
 def test_warpgroups_share_the_work_by_keys_or_by_columns() -> None:

@@ -1,0 +1,69 @@
+"""The Blackwell backward kernel as machine code, beside flash-attn-4's: what a warp executes.
+
+    python benchmarks/sm100_backward.py                       # -> results/sm100_backward.json
+    python benchmarks/sm100_backward.py --variants causal     # some
+
+Needs no GPU, but what `sm100_static.py` needs.  Each case is compiled in a process of its own.  The
+number that counts is of instructions that a warp executes for a tile of queries, of those that
+compute probabilities and their gradients (`blackwell.backward`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from blackwell.backward import VARIANTS, measured
+from blackwell.measure import OURS, PEER, Case
+from record import circumstances, write
+
+NAME: Final = "sm100_backward"
+SIZES: Final = (4, 16, 16, 8192)
+"""Batch, heads, key heads and length."""
+
+HEAD_DIMS: Final = (128, 64)
+PLAIN: Final = ("full", "causal")
+"""Of other head dims than the first only these are compiled."""
+
+
+def main() -> None:
+    """Compile the cases and keep what was found."""
+    made = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    made.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS)
+    made.add_argument("--one", help=argparse.SUPPRESS)
+    arguments = made.parse_args()
+    if arguments.one:
+        given = json.loads(arguments.one)
+        print(json.dumps(measured(Case(**{**given, "sizes": tuple(given["sizes"])}))))
+        return
+    rows = []
+    for variant in arguments.variants:
+        for dim in HEAD_DIMS if variant in PLAIN else HEAD_DIMS[:1]:
+            for provider in (OURS, PEER):
+                row = in_process(Case(provider, variant, "sm_100a", (*SIZES, dim, dim)))
+                rows.append(row)
+                shown = ", ".join(str(loop["instructions"]) for loop in row["loops"])
+                spilled = f"{row['spills']} bytes spilled, {row['seconds']} s"
+                print(f"{provider:13} {variant:12} {dim}: {shown}; {spilled}", flush=True)
+    write(NAME, {**circumstances(), "rows": rows})
+
+
+def in_process(case: Case) -> dict[str, Any]:
+    """Return the row of a case, compiled in a process of its own."""
+    environment = {**os.environ, "CUTE_DSL_ARCH": case.arch, "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, str(Path(__file__)), "--one", json.dumps(asdict(case))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{case}:\n{done.stderr}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+if __name__ == "__main__":
+    main()

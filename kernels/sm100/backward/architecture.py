@@ -1,0 +1,52 @@
+"""Blackwell's backward kernels, for `flexfa4.kernels.backward`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from flexfa4.kernels.backward.architecture import BackwardKernels
+from flexfa4.kernels.backward.plan import GradientPlan, PostprocessPlan
+from flexfa4.kernels.blocks.walk import WalkPlan
+from flexfa4.kernels.emit.gradient import GradientProgram
+from flexfa4.kernels.sm100.backward.plan import BackwardPlan
+from flexfa4.kernels.sm100.backward.storage import IN_TURNS, Tiling
+from flexfa4.kernels.sm100.backward.tuning import fitting, tiling_for
+
+
+class BlackwellBackward(BackwardKernels):
+    """See `BackwardKernels`."""
+
+    cached_bytes = 60 << 20  # of 126 MB
+    multiprocessors = 148
+
+    def tiling(self, head_dims: tuple[int, int], score: GradientProgram) -> Tiling | None:
+        """See `BackwardKernels.tiling`."""
+        return tiling_for(head_dims, score)
+
+    def fitting(self, tiling: Any, head_dims: tuple[int, int], walk: WalkPlan) -> Tiling:
+        """See `BackwardKernels.fitting`."""
+        return fitting(tiling, head_dims, walk)
+
+    def plan(self, tiling: Any, **variant: Any) -> BackwardPlan:
+        """See `BackwardKernels.plan`."""
+        if variant["walk"].ranked:
+            tiling = replace(tiling, registers=IN_TURNS)
+        return BackwardPlan(tiling=tiling, **variant)
+
+    def main(self, plan: GradientPlan) -> Any:
+        """See `BackwardKernels.main`."""
+        from flexfa4.kernels.sm100.backward.kernel import BackwardKernel
+
+        assert isinstance(plan, BackwardPlan)
+        return BackwardKernel(plan)
+
+    def postprocess(self, plan: PostprocessPlan) -> Any:
+        """See `BackwardKernels.postprocess`."""
+        from flexfa4.kernels.sm100.backward.postprocess import PostprocessKernel
+
+        return PostprocessKernel(plan)
+
+
+BLACKWELL_BACKWARD = BlackwellBackward()
+"""It has no state."""

@@ -1,0 +1,53 @@
+"""Hopper's backward kernels, for `flexfa4.kernels.backward`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flexfa4.kernels.backward.architecture import BackwardKernels
+from flexfa4.kernels.backward.plan import GradientPlan, PostprocessPlan
+from flexfa4.kernels.emit.gradient import GradientProgram
+from flexfa4.kernels.sm90.backward.plan import BackwardPlan
+from flexfa4.kernels.sm90.backward.storage import Tiling
+from flexfa4.kernels.sm90.backward.tuning import in_turns, tiling_for
+
+
+class HopperBackward(BackwardKernels):
+    """See `BackwardKernels`."""
+
+    cached_bytes = 24 << 20  # of 50 MB
+    multiprocessors = 132
+
+    def tiling(self, head_dims: tuple[int, int], score: GradientProgram) -> Tiling | None:
+        """See `BackwardKernels.tiling`."""
+        return tiling_for(head_dims, score)
+
+    def dq_in_words(self, tiling: Any) -> str:
+        """See `BackwardKernels.dq_in_words`."""
+        if not tiling.staged:
+            return "parts of dQ straight from registers"
+        later = ", a tile later" if tiling.lagged else ""
+        return super().dq_in_words(tiling) + later
+
+    def plan(self, tiling: Any, **variant: Any) -> BackwardPlan:
+        """See `BackwardKernels.plan`."""
+        if variant["walk"].ranked:
+            tiling = in_turns(tiling, variant["head_dims"])
+        return BackwardPlan(tiling=tiling, **variant)
+
+    def main(self, plan: GradientPlan) -> Any:
+        """See `BackwardKernels.main`."""
+        from flexfa4.kernels.sm90.backward.kernel import BackwardKernel
+
+        assert isinstance(plan, BackwardPlan)
+        return BackwardKernel(plan)
+
+    def postprocess(self, plan: PostprocessPlan) -> Any:
+        """See `BackwardKernels.postprocess`."""
+        from flexfa4.kernels.sm90.backward.postprocess import PostprocessKernel
+
+        return PostprocessKernel(plan)
+
+
+HOPPER_BACKWARD = HopperBackward()
+"""It has no state."""
