@@ -14,6 +14,7 @@ from typing import Any
 from flexfa4.kernels.launch.driver import FUNCTIONS
 
 SUCCESS = 0
+_INVALID_CONTEXT = 201
 KERNEL, FUNCTION, LIBRARY = 0x100, 0x200, 0x300  # handles; of functions, one for each context
 CONTEXT = 0x1000  # of device 0
 
@@ -148,8 +149,12 @@ class FakeCuda:
     def _cuKernelGetFunction(self, out: int, _kernel: int) -> None:
         _store(ctypes.c_void_p, out, FUNCTION + self.contexts[-1])
 
-    def _cuTensorMapEncodeTiled(self, out: int, data_type: int, rank: int, *rest: Any) -> None:
+    def _cuTensorMapEncodeTiled(
+        self, out: int, data_type: int, rank: int, *rest: Any
+    ) -> int | None:
         assert out % 64 == 0
+        if not self.contexts:
+            return _INVALID_CONTEXT
         address, sizes, strides, box, steps, *modes = rest
 
         def listed(at: int, kind: Any, count: int) -> tuple[int, ...]:
@@ -167,6 +172,7 @@ class FakeCuda:
             )
         )
         ctypes.memmove(out, len(self.encoded).to_bytes(128, "little"), 128)
+        return None
 
     def _cuLaunchKernelEx(self, config: int, function: int, values: int, _extra: Any) -> None:
         read = _Config.from_address(config)

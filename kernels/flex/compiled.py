@@ -8,6 +8,7 @@ well: to autograd it is one operation, in the eager call and inside an op alike.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -105,14 +106,27 @@ def compiled(plan: FlexPlan) -> Compiled:
     }
     # code of its own for each plan: torch counts by code how often it compiles
     exec(compile(text, "<a call of FlexAttention>", "exec"), scope)
-    function = torch.compile(  # type: ignore[call-overload]  # which lacks the last argument
+    function = often_compiled(
         scope["attention"],
         fullgraph=True,
         dynamic=None if plan.fixed is None else False,
         backend=plan.compiler,
-        recompile_limit=_RECOMPILED,
     )
     return Compiled(function, text, score, mask)
+
+
+def often_compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Return what `torch.compile` makes of a function, with more kinds of calls than usual."""
+    if "recompile_limit" in inspect.signature(torch.compile).parameters:
+        return torch.compile(function, recompile_limit=_RECOMPILED, **options)  # type: ignore[call-overload, no-any-return]
+    compiled = torch.compile(function, **options)  # before 2.13 the limit is one for all functions
+
+    @functools.wraps(function)
+    def limited(*arguments: Any) -> Any:
+        with torch._dynamo.config.patch(recompile_limit=_RECOMPILED):
+            return compiled(*arguments)
+
+    return limited
 
 
 _SINK: Final = """\

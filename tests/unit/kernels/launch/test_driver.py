@@ -18,7 +18,7 @@ from flexfa4.kernels.launch.errors import (
     OldDriverError,
 )
 from flexfa4.kernels.launch.tensor_map import Tensor, tiled
-from tests.fake_cuda import FakeCuda
+from tests.fake_cuda import CONTEXT, FakeCuda
 
 
 def test_a_machine_without_driver_says_so() -> None:
@@ -70,7 +70,7 @@ def test_too_little_memory_is_an_error_of_its_own() -> None:
 
 
 def test_a_tensor_map_is_encoded_from_all_that_is_declared_and_given() -> None:
-    fake = FakeCuda()
+    fake = FakeCuda(contexts=[CONTEXT])
     driver = Driver(fake)
     spec = TensorMap("x", "bf16", (64, 32, 1), swizzle=128, l2_promotion=256, nan_fill=True)
     address = 0x7F00_0000_0000

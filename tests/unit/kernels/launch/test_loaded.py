@@ -93,6 +93,7 @@ def test_a_thread_of_another_context_launches_on_the_right_device(before: list[i
     fake.contexts[:] = before
     kernel.launch(GRID, VALUES, 0)
     assert fake.launches[0].context == CONTEXT
+    assert len(fake.encoded) == 2, "tensor maps are made in one, too"
     assert fake.contexts == before
 
 
