@@ -31,11 +31,13 @@ def tiling_for(head_dims: tuple[int, int], score: GradientProgram) -> Tiling | N
 
 
 def roomy(tiling: Tiling, score: GradientProgram) -> Tiling:
-    """Return a tiling, or one like it that has registers for the derivative of a score mod.
+    """Return a tiling, or one like it that has registers for the derivatives of a score mod.
 
-    Where what is kept of a probability is no more the probability itself, this has to be rounded at
-    once.
+    Sums for captured tensors, and the derivative by the score, take registers.  Where what is kept
+    of a probability is no more the probability itself, this has to be rounded at once.
     """
+    if score.shares:
+        tiling = replace(tiling, queries=min(tiling.queries, _NARROW))
     if score.derivative is None:
         return tiling
     if tiling.lagged:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ MODS: dict[str, Any] = {
     "none": None,
     "derivative of 1": lambda s, b, h, q, kv: s + q - kv,
     "derivative of each score": lambda s, b, h, q, kv: 9 * torch.tanh(s / 9),
+    "learned bias": lambda s, b, h, q, kv: s + GATES[kv],
     "learned": lambda s, b, h, q, kv: s * GATES[kv] + GATES[q],
 }
 
@@ -48,6 +50,12 @@ def test_a_tiling_can_do_what_its_mod_asks_for_in_any_order_or_in_turns(
 def test_mods_without_a_derivative_change_nothing() -> None:
     for head_dims, tiling in BACKWARD.items():
         assert tiling_for(head_dims, program("derivative of 1")) == tiling
+
+
+def test_sums_for_captured_tensors_get_the_registers_of_half_a_tile() -> None:
+    for head_dims, tiling in BACKWARD.items():
+        made = tiling_for(head_dims, program("learned bias"))
+        assert made == replace(tiling, queries=64)
 
 
 def test_turns_change_nothing_where_warps_add_what_they_have_themselves() -> None:
