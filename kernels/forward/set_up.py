@@ -1,4 +1,6 @@
-"""What the blocks of forward kernels set up alike, on all architectures; with CuTe-DSL.
+"""What the blocks of kernels set up alike: forward and backward, on all architectures.
+
+Takes CuTe-DSL.
 
 Rings of tiles, barriers and registers are each skeleton's own.
 """
@@ -12,7 +14,7 @@ import cutlass
 from cutlass import Int32, Int64, cute
 
 from flexfa4.kernels.compile.signature import TensorMap
-from flexfa4.kernels.forward.parameters import Parameters
+from flexfa4.kernels.forward.traced_parameters import TracedParameters
 from flexfa4.primitives import dispatch, tma
 from flexfa4.primitives.shared_bytes import NUMBER_STAGES, ring_bytes
 
@@ -42,7 +44,9 @@ def numbers_at(base: cute.Pointer, offset: int, consumers: int) -> dispatch.Numb
     )
 
 
-def walk_of(parameters: Parameters, numbers: dispatch.Numbers, *, produces: bool) -> dispatch.Walk:
+def walk_of(
+    parameters: TracedParameters[Any], numbers: dispatch.Numbers, *, produces: bool
+) -> dispatch.Walk:
     """Return the way of a role through the items of its block.
 
     Args:

@@ -38,6 +38,10 @@ class TracedPlan(Protocol):
         """The parameters behind the tensor maps, but for captures."""
 
     @property
+    def fetched(self) -> bool:
+        """Whether blocks stay and fetch items."""
+
+    @property
     def graphs(self) -> tuple[tuple[str, Graph, CapturePlan], ...]:
         """The graphs that are evaluated, by name, with what is known of their captures."""
 
@@ -70,6 +74,11 @@ class TracedParameters(TraceTime, Generic[P]):
     def __getitem__(self, name: str) -> Any:
         """Return the value of a parameter that is no capture."""
         return self._named[name]
+
+    @property
+    def items(self) -> Any:
+        """How many items there are."""
+        return self["items"]
 
     @property
     def scale(self) -> Float32:

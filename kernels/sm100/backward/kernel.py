@@ -43,6 +43,7 @@ from flexfa4.kernels.backward.pairs import Pairs
 from flexfa4.kernels.backward.parameters import Parameters, anew
 from flexfa4.kernels.backward.scores import KeyScores
 from flexfa4.kernels.backward.store import Storer
+from flexfa4.kernels.forward.set_up import DTYPES, carriers_of, numbers_at, walk_of
 from flexfa4.kernels.forward.tiles import TileShape
 from flexfa4.kernels.sm100.backward.barriers import Barriers
 from flexfa4.kernels.sm100.backward.compute import Compute
@@ -55,7 +56,6 @@ from flexfa4.kernels.sm100.backward.tmem import GROUPS
 from flexfa4.primitives import dispatch, tcgen05, tma, tmem
 from flexfa4.primitives.clusters import own_rank
 from flexfa4.primitives.pipeline import Position, Ring
-from flexfa4.primitives.shared_bytes import NUMBER_STAGES, ring_bytes
 
 WARPS: Final = 16
 _WARP: Final = 32
@@ -80,10 +80,7 @@ class BackwardKernel:
     @cute.jit
     def __call__(self, pointers: tuple[Any, ...], values: tuple[Any, ...]) -> None:
         """Launch; takes a pointer for each tensor map, and the other parameters."""
-        carriers = tuple(
-            tma.parameter(pointer, spec.box, spec.swizzle)
-            for pointer, spec in zip(pointers, self.plan.maps, strict=True)
-        )
+        carriers = carriers_of(pointers, self.plan.maps)
         self.kernel(carriers, values).launch(
             grid=(1, 1, 1),
             block=(WARPS * _WARP, 1, 1),
@@ -98,7 +95,7 @@ class BackwardKernel:
         parameters = Parameters(self.plan, carriers, values)
         base = cute.arch.get_dyn_smem(cutlass.Int8, alignment=1024)
         rings = self._rings(base)
-        numbers = self._numbers(base)
+        numbers = numbers_at(base, self.storage.numbers_at, _CONSUMERS)
         barriers = Barriers(self.storage, base, self.blocks)
         slot = cute.recast_ptr(base + self.storage.address_at, dtype=Int32)
         thread, _, _ = cute.arch.thread_idx()
@@ -151,7 +148,7 @@ class BackwardKernel:
 
     @property
     def _dtype(self) -> Any:
-        return {"bf16": cutlass.BFloat16, "f16": cutlass.Float16}[self.plan.element]
+        return DTYPES[self.plan.element]
 
     def _rings(self, base: cute.Pointer) -> Rings:
         storage = self.storage
@@ -183,13 +180,6 @@ class BackwardKernel:
         """Return the mbarriers that tell that dK and dV are in shared memory."""
         return cute.recast_ptr(base + self.storage.written_at, dtype=Int64)
 
-    def _numbers(self, base: cute.Pointer) -> dispatch.Numbers:
-        at = base + self.storage.numbers_at
-        slots = base + (self.storage.numbers_at + ring_bytes(NUMBER_STAGES))
-        return dispatch.Numbers(
-            cute.recast_ptr(at, dtype=Int64), cute.recast_ptr(slots, dtype=Int32), _CONSUMERS
-        )
-
     def _initialise(
         self, rings: Rings, numbers: dispatch.Numbers, barriers: Barriers, written: cute.Pointer
     ) -> None:
@@ -208,15 +198,9 @@ class BackwardKernel:
     def _walk(
         self, parameters: Parameters, numbers: dispatch.Numbers, produces: bool
     ) -> dispatch.Walk:
-        items = parameters["items"]
         if self.blocks > 1:
-            return dispatch.Strided(items, self.blocks)
-        if not self.plan.fetched:
-            return dispatch.OnePerBlock(items)
-        if not produces:
-            return dispatch.FetchedByConsumer(items, numbers)
-        counter = cute.recast_ptr(parameters["counter"], dtype=Int32)
-        return dispatch.FetchedByProducer(items, counter, numbers)
+            return dispatch.Strided(parameters.items, self.blocks)
+        return walk_of(parameters, numbers, produces=produces)
 
     # ---- roles -----------------------------------------------------------------------------------
 

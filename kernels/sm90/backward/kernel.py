@@ -16,6 +16,7 @@ from flexfa4.kernels.backward.pairs import Pairs
 from flexfa4.kernels.backward.parameters import Parameters, anew
 from flexfa4.kernels.backward.scores import KeyScores
 from flexfa4.kernels.backward.store import Storer
+from flexfa4.kernels.forward.set_up import DTYPES, carriers_of, numbers_at, walk_of
 from flexfa4.kernels.forward.tiles import TileShape
 from flexfa4.kernels.sm90.backward.consume import Consumer, Operands, make_operands
 from flexfa4.kernels.sm90.backward.epilogue import Epilogue
@@ -26,7 +27,6 @@ from flexfa4.kernels.sm90.backward.plan import WARPGROUP_ROWS, BackwardPlan
 from flexfa4.kernels.sm90.backward.storage import OUTBOXES
 from flexfa4.primitives import dispatch, tma, wgmma
 from flexfa4.primitives.pipeline import Position, Ring
-from flexfa4.primitives.shared_bytes import NUMBER_STAGES
 
 _WARPS: Final = wgmma.THREADS // wgmma.WARP  # of a warpgroup
 _CONSUMERS: Final = 1  # named barriers; 0 is that of the block
@@ -47,10 +47,7 @@ class BackwardKernel:
     @cute.jit
     def __call__(self, pointers: tuple[Any, ...], values: tuple[Any, ...]) -> None:
         """Launch; takes a pointer for each tensor map, and the other parameters."""
-        carriers = tuple(
-            tma.parameter(pointer, spec.box, spec.swizzle)
-            for pointer, spec in zip(pointers, self.plan.maps, strict=True)
-        )
+        carriers = carriers_of(pointers, self.plan.maps)
         self.kernel(carriers, values).launch(
             grid=(1, 1, 1),
             block=((self.plan.tiling.warpgroups + 1) * wgmma.THREADS, 1, 1),
@@ -64,7 +61,9 @@ class BackwardKernel:
         parameters = Parameters(self.plan, carriers, values)
         base = cute.arch.get_dyn_smem(cutlass.Int8, alignment=1024)
         rings = self._rings(base)
-        numbers = self._numbers(base)
+        numbers = numbers_at(
+            base, self.storage.numbers_at, self.plan.tiling.warpgroups * _WARPS + 1
+        )
         thread, _, _ = cute.arch.thread_idx()
         warp = cute.arch.make_warp_uniform(thread // wgmma.WARP)
         if warp == 0:
@@ -97,7 +96,7 @@ class BackwardKernel:
 
     @property
     def _dtype(self) -> Any:
-        return {"bf16": cutlass.BFloat16, "f16": cutlass.Float16}[self.plan.element]
+        return DTYPES[self.plan.element]
 
     def _rings(self, base: cute.Pointer) -> Rings:
         storage, consumers = self.storage, self.plan.tiling.warpgroups * _WARPS
@@ -117,15 +116,6 @@ class BackwardKernel:
         """Return the mbarriers on which consumers tell that dK and dV are in shared memory."""
         return cute.recast_ptr(base + self.storage.written_at, dtype=Int64)
 
-    def _numbers(self, base: cute.Pointer) -> dispatch.Numbers:
-        at = base + self.storage.numbers_at
-        slots = base + (self.storage.numbers_at + 16 * NUMBER_STAGES)
-        return dispatch.Numbers(
-            cute.recast_ptr(at, dtype=Int64),
-            cute.recast_ptr(slots, dtype=Int32),
-            self.plan.tiling.warpgroups * _WARPS + 1,
-        )
-
     def _initialise(self, base: cute.Pointer, rings: Rings, numbers: dispatch.Numbers) -> None:
         tiling = self.plan.tiling
         for ring in (rings.q, rings.do, rings.k, rings.v):
@@ -139,17 +129,6 @@ class BackwardKernel:
         if self.plan.fetched:
             numbers.initialise()
         cute.arch.mbarrier_init_fence()
-
-    def _walk(
-        self, parameters: Parameters, numbers: dispatch.Numbers, produces: bool
-    ) -> dispatch.Walk:
-        items = parameters["items"]
-        if not self.plan.fetched:
-            return dispatch.OnePerBlock(items)
-        if not produces:
-            return dispatch.FetchedByConsumer(items, numbers)
-        counter = cute.recast_ptr(parameters["counter"], dtype=Int32)
-        return dispatch.FetchedByProducer(items, counter, numbers)
 
     @property
     def _has_outboxes(self) -> bool:
@@ -184,7 +163,7 @@ class BackwardKernel:
     @cute.jit
     def _produce(self, producer: Producer, numbers: dispatch.Numbers) -> None:
         parameters = producer.parameters
-        walk = self._walk(parameters, numbers, True)
+        walk = walk_of(parameters, numbers, produces=True)
         places, kv_at = Places.start(self.plan.tiling), Position.start(self.plan.tiling.kv_stages)
         cursor = walk.first()
         while walk.has(cursor):
@@ -194,7 +173,7 @@ class BackwardKernel:
 
     @cute.jit
     def _store(self, storer: Storer, numbers: dispatch.Numbers) -> None:
-        walk = self._walk(storer.parameters, numbers, False)
+        walk = walk_of(storer.parameters, numbers, produces=False)
         kv_at, cursor = Position.start(self.plan.tiling.kv_stages), walk.first()
         while walk.has(cursor):
             item = storer.parameters.order.item(cursor.number)
@@ -230,7 +209,7 @@ class BackwardKernel:
         )
         consumer.begin(base)
         epilogue = Epilogue(consumer, typed, self._written(base))
-        walk = self._walk(parameters, numbers, False)
+        walk = walk_of(parameters, numbers, produces=False)
         at, kv_at = Places.start(tiling), Position.start(tiling.kv_stages)
         cursor = walk.first()
         while walk.has(cursor):
