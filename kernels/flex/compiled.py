@@ -23,6 +23,12 @@ from flexfa4.kernels.flex.source import ModPlan, ModSource, arguments_of, mod_so
 _RECOMPILED: Final = 64
 """How often torch may compile one function anew; its own limit is 8."""
 
+_SMALL_TILES: Final = {
+    **dict.fromkeys(("BLOCK_M", "BLOCK_N", "BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2"), 32),
+    "num_stages": 1,
+}
+"""What torch is told where its own choice of tiles takes more shared memory than there is."""
+
 
 @dataclass(frozen=True)
 class FlexPlan:
@@ -36,6 +42,7 @@ class FlexPlan:
         sink: there is one.
         fixed: shapes of q, k and v that it is compiled for alone; None: for any.
         compiler: a backend of torch.compile.
+        small: its tiles are small, for mods that read much for each score.
     """
 
     score: ModPlan | None
@@ -45,6 +52,7 @@ class FlexPlan:
     sink: bool
     fixed: tuple[torch.Size, ...] | None
     compiler: str
+    small: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +163,8 @@ def _text(plan: FlexPlan, score: ModSource | None, mask: ModSource | None) -> st
         "    out, aux = flex_attention(q, k, v,"
         f" score_mod={'None' if score is None else 'score_mod'},"
         f" block_mask={'None' if mask is None else 'block_mask'},"
-        f" scale={plan.scale!r}, enable_gqa=True, return_aux=AuxRequest(lse={plan.lse}))\n"
+        f" scale={plan.scale!r}, enable_gqa=True, return_aux=AuxRequest(lse={plan.lse}),"
+        f" kernel_options={_SMALL_TILES if plan.small else None})\n"
     )
     lines.append(f"    lse = {'aux.lse' if plan.lse else None}\n")
     if plan.sink:

@@ -14,7 +14,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -39,6 +39,9 @@ _NOTHING: Final[frozenset[Buffer]] = frozenset()
 
 # What torch could not compile, which "auto" does not try again.
 _FAILED: Final[dict[FlexPlan, Refusal]] = {}
+
+# Plans for which the tiles of torch's choice took too much shared memory.
+_TOO_LARGE: Final[set[FlexPlan]] = set()
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +152,13 @@ class FlexBackend(DifferentiableBackend):
             try:
                 return made.function(*inputs, lists, score, mask)
             except _failures() as error:
-                raise self._failed(error) from error
+                if self.plan.small or "out of resource" not in str(error):
+                    raise self._failed(error) from error
+        if len(_TOO_LARGE) >= 1024:
+            _TOO_LARGE.clear()
+        _TOO_LARGE.add(self.plan)
+        smaller = replace(self, plan=replace(self.plan, small=True))
+        return smaller._run(request, inputs, score, differentiable)
 
     def _failed(self, error: Exception) -> FlexCompileError:
         """Return the error for what torch could not compile, which is not tried again."""
@@ -179,6 +188,7 @@ def prepared(request: Request, inputs: Inputs, lse: bool) -> FlexBackend | Refus
     mask = None if request.blocks is None else _bound_mask(request.blocks)
     try:
         plan = _plan(request, inputs, mask, lse)
+        plan = replace(plan, small=plan in _TOO_LARGE)
         compiled(plan)
     except KernelLimitError as error:
         return Refusal.of(error)

@@ -103,6 +103,7 @@ def test_tensors_on_another_device_than_the_current_one_are_served() -> None:
 
 
 def test_the_driver_encodes_maps_as_the_emulator_does() -> None:
+    torch.zeros(1, device="cuda")  # makes a context, without which the driver encodes nothing
     for element in ELEMENTS:
         nbytes = ELEMENTS[element].nbytes
         for swizzle in (0, 32, 64, 128):

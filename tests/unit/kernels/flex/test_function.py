@@ -242,6 +242,27 @@ def test_what_torch_does_not_compile_is_told_with_the_mods() -> None:
     assert "too many registers" in str(caught.value) and "q >= kv" in str(caught.value)
 
 
+def test_a_mod_that_takes_too_much_shared_memory_gets_small_tiles() -> None:
+    told = []
+
+    @register_backend(name="narrow")
+    def narrow(graph: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        (call,) = [node for node in graph.graph.nodes if "flex_attention" in str(node.target)]
+        options = next(x for x in call.args if isinstance(x, dict))
+        told.append(options.get("BLOCK_M"))
+        if told[-1] is None:
+            raise RuntimeError("out of resource: shared memory, Required: 786432")
+        return graph.forward
+
+    q, k, v = drawn(1, 1, 30, 16)
+    with compiling_with("narrow"):
+        outs = [flexfa4.attention(q, k, v, block_mask="q >= kv", backend="flex") for _ in range(2)]
+    assert told[0] is None and set(told[1:]) == {32}
+    expected = flexfa4.attention(q, k, v, block_mask="q >= kv", backend="cpu")
+    for out in outs:
+        torch.testing.assert_close(out, expected)
+
+
 # ---- compiled ------------------------------------------------------------------------------------
 
 # Each compiles for seconds.
