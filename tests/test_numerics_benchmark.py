@@ -21,6 +21,7 @@ from numerical.jobs import REPEATED, jobs
 from numerical.training import TINY, TrainingJob
 from numerical.ways import dense
 
+NOTES = Path(__file__).parent.parent / "docs" / "notes" / "numerics.md"
 SIZE = replace(TINY, steps=4, held_out=2)
 
 
@@ -200,3 +201,13 @@ def test_lists_of_numbers_take_a_line_each(results: dict[str, Any]) -> None:
     text = numerics.compact(results)
     assert json.loads(text) == results
     assert f'"losses": {json.dumps(results["training"][0]["losses"])}' in text
+
+
+# ---- the notes -----------------------------------------------------------------------------------
+
+
+def test_the_tables_of_the_notes_are_those_of_the_results() -> None:
+    results = json.loads(numerics.RESULTS.read_text())
+    document = NOTES.read_text()
+    for name, table in report.tables(results).items():
+        assert record.inserted(document, table, report.mark(name)) == document, name
