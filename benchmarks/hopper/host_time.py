@@ -2,7 +2,8 @@
 
 *Repeated*: calls of a problem so small that the device waits for the host, made one after the other
 without waiting for their results; providers alternate and the least mean of a round counts.  With
-gradients, a call is a forward and a backward pass.
+gradients, a call is a forward and a backward pass, and there is a provider that computes nothing:
+its time is that of torch's autograd, which wakes a thread for the device each time.
 
 *Masks*: the time of a first call with a mask that is new, kernels being compiled, beyond that of a
 repeated one; beside it torch's ``create_block_mask``, eager, for the same mask.
@@ -47,7 +48,27 @@ def sdpa(problem: Problem) -> Prepared | None:
     if given is None:
         return None
     attend = torch.nn.functional.scaled_dot_product_attention
-    return Prepared(lambda: attend(problem.q, problem.k, problem.v, **given))
+    inputs = (problem.q, problem.k, problem.v)
+    return Prepared(lambda: attend(*inputs, **given), inputs=inputs)
+
+
+class _Nothing(torch.autograd.Function):
+    """Outputs and gradients that nothing is written to."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(*inputs)
+        return torch.empty_like(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return tuple([torch.empty_like(x) for x in ctx.saved_tensors])
+
+
+def autograd_alone(problem: Problem) -> Prepared:
+    """Return a call that computes nothing, forward and backward."""
+    inputs = (problem.q, problem.k, problem.v)
+    return Prepared(lambda: _Nothing.apply(*inputs), inputs=inputs)
 
 
 def repeated(variant: str, device: torch.device, *, gradients: bool = False) -> dict[str, Any]:
@@ -57,6 +78,8 @@ def repeated(variant: str, device: torch.device, *, gradients: bool = False) -> 
     problem = Problem.of(Case(f"repeated-{variant}", "host", variant, _SMALL), device)
     providers = {**PROVIDERS, "SDPA": sdpa}
     del providers["cuDNN"]
+    if gradients:
+        providers["autograd alone"] = autograd_alone
     found: dict[str, Any] = {}
     calls: dict[str, Call] = {}
     for name, prepare in providers.items():
