@@ -1,4 +1,4 @@
-"""Results as pictures for README: bars for the cases of the table, lines for the paper's grid."""
+"""Results as pictures for README: bars for the cases of both passes, lines for the paper's grid."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def draw(results: Results, folder: Path) -> list[Path]:
     """Draw what there are rows for, and return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for group, picture in (("table", table_figure), ("paper", paper_figure)):
+    pictures = {"table": table_figure, "backward": table_figure, "paper": paper_figure}
+    for group, picture in pictures.items():
         rows = of_group(results, group)
         if rows:
             written.append(folder / f"h200_{group}.png")
@@ -62,7 +63,8 @@ def _bars(axes: Axes, rows: list[Row]) -> None:
                     f"{speed.median:.0f}", (x, speed.median), (0, 2), ha="center", fontsize=6,
                     textcoords="offset points",
                 )  # fmt: skip
-    axes.set_xticks(range(len(rows)), [row["case"] for row in rows], fontsize=7)
+    names = [row["case"].removeprefix(f"{row['group']}-") for row in rows]
+    axes.set_xticks(range(len(rows)), names, fontsize=7)
     axes.set_xlim(-0.6, _PER_ROW - 0.4)
     axes.set_ylabel("TFLOPS", fontsize=7)
 
