@@ -25,7 +25,7 @@ from flexfa4.frontend.ir import F32, Buffer
 from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.tracing.trace import resolve
 from flexfa4.kernels.backends import attend
-from flexfa4.kernels.forms import Form, form_of
+from flexfa4.kernels.forms import Form, Layout, Recent, form_of, layout_of
 from flexfa4.kernels.request import MOST_TAU, TAU, Choices, Inputs, Request, Tile
 from flexfa4.masks.cache import blocks_for
 from flexfa4.out_of_range import explained
@@ -222,7 +222,7 @@ def attention(
             go together, mods that cannot be traced, and masks for other sizes.
         UnservedCallError, KernelLimitError: the backend that was named does not serve the call.
         OutOfRangeError: a captured tensor is read outside its bounds on a visible score; kernels
-            for GPUs do not look, and read another element.
+            for GPUs do not look, and read another element, if there is one.
         SecondDerivativeError: on differentiating a gradient.
     """
     if torch.compiler.is_dynamo_compiling():
@@ -231,32 +231,41 @@ def attention(
         unchecked = compiled.UncheckedChoices(scale, return_lse, deterministic, backend, options)
         return compiled.attention(query, key, value, sink, score_mod, block_mask, unchecked)
     count("calls")
-    cast = operand_dtype(query)
-    if cast is not None:
-        query, key, value = (cast_operand(t, cast) for t in (query, key, value))
     inputs = Inputs(query, key, value, sink)
     chosen = _checked_choices(backend, options, deterministic)
-    form = _checked_form(inputs, chosen)
+    form = None if sink is not None else _RECENT.get((query, key, value), chosen)
+    if form is None:
+        inputs = _cast(inputs)
+        query, key, value, _ = inputs
+        form = _checked_form(inputs, chosen)
     if return_lse is not False and return_lse is not True:
         check_flag("return_lse", return_lse)
     factor = form.scale if scale is None and form else checked_scale(scale, query.shape[3])
-    score, needs_grad = _resolved(score_mod, query)
+    score, layout, needs_grad = _resolved(score_mod, query, form)
     if form is None and needs_op(query, key, value, sink):
         from flexfa4.torch_op import calls
 
-        tensors = calls.Tensors(query, key, value, sink)
         given = calls.mask_of(_mask_for_op(block_mask, query, key))
         how = (options or _NO_OPTIONS).for_op(backend)
         told = calls.Choices(scale, return_lse, *how, deterministic=deterministic)
-        return calls.run(tensors, captured(score), given, told)
+        return calls.run(calls.Tensors(*inputs), captured(score), given, told)
     form = form or form_of(inputs, chosen)
     blocks = None if block_mask is None else _blocks(block_mask, inputs, form)
-    request = Request(score, blocks, factor, needs_grad, return_lse, chosen, form)
+    request = Request(score, blocks, factor, needs_grad, return_lse, chosen, form, layout)
     try:
         out, lse = attend(request, inputs)
     except OutOfRangeError as error:
         raise explained(error, score, form.sizes, OutOfRangeError) from None
     return out if lse is None else (out, lse)
+
+
+def _cast(inputs: Inputs) -> Inputs:
+    """Return the tensors of a call as autocast has them."""
+    cast = operand_dtype(inputs.q)
+    if cast is None:
+        return inputs
+    q, k, v = (cast_operand(tensor, cast) for tensor in inputs[:3])
+    return Inputs(q, k, v, inputs.sink)
 
 
 def _checked_form(inputs: Inputs, choices: Choices) -> Form | None:
@@ -272,19 +281,31 @@ def _checked_form(inputs: Inputs, choices: Choices) -> Form | None:
     if not form.checked:
         check_tensors(*inputs)
         form.checked = True
+    elif inputs.sink is None:
+        _RECENT.note(inputs[:3], choices, form, form)
     return form
 
 
-def _resolved(score_mod: Any, query: torch.Tensor) -> tuple[BoundGraph | None, frozenset[Buffer]]:
-    """Return a score mod with its captures, and the buffers of it that need gradients."""
+def _resolved(
+    score_mod: Any, query: torch.Tensor, form: Form | None
+) -> tuple[BoundGraph | None, Layout | None, frozenset[Buffer]]:
+    """Return a score mod with its captures, their layout, and the buffers that need gradients."""
     if score_mod is None:
-        return None, _NO_BUFFERS
+        return None, None, _NO_BUFFERS
     check_mod("score_mod", score_mod, "score")
     score = resolve(score_mod, "score")
-    return score, _check_captures(score, query) if score.tensors else _NO_BUFFERS
+    graph, tensors = score.graph, score.tensors
+    if form is None or not tensors:
+        return score, None, _check_captures(score, query) if tensors else _NO_BUFFERS
+    known = form.captures.get(tensors, graph)
+    if known is None:
+        known = (layout_of(score), _check_captures(score, query))
+        form.captures.note(tensors, graph, known, known[0])
+    return score, *known
 
 
 _NO_OPTIONS: Final = Options()
+_RECENT: Final[Recent[Form]] = Recent()
 _NO_BUFFERS: Final[frozenset[Buffer]] = frozenset()
 
 

@@ -81,8 +81,8 @@ def backend_for(request: Request, inputs: Inputs, lse: bool) -> autograd.Backend
         inputs: these tensors.
         lse: it is wanted, or needed for gradients.
     """
-    name, device = request.choices.backend, inputs.q.device
-    if name == "cpu" or (name == "auto" and device.type != "cuda"):
+    name = request.choices.backend
+    if name == "cpu" or (name == "auto" and not inputs.q.is_cuda):
         return _cpu()
     refused: list[Refusal] = []
     for serving in (name,) if name != "auto" else (*AUTOMATIC, "flex"):
@@ -115,7 +115,7 @@ def _kernels(backend: str, request: Request, inputs: Inputs, lse: bool) -> forwa
         target is None or CAPABILITIES.get(target.capability) != backend
     ):
         return _OTHER_GPU
-    return forward.prepared(architecture(backend), request, inputs, target, lse)
+    return forward.prepared(backend, request, inputs, target, lse)
 
 
 def _emulated(name: str, request: Request, inputs: Inputs, lse: bool) -> forward.Prepared:
@@ -125,7 +125,8 @@ def _emulated(name: str, request: Request, inputs: Inputs, lse: bool) -> forward
         rewrite = "query, key, value = query.cpu(), key.cpu(), value.cpu()"
         return Refusal(f"tensors on {device}", "tensors on the CPU, where it runs", rewrite)
     known = named(name)
-    return forward.prepared(known, request, inputs, emulated_target(known.capability_of(name)), lse)
+    target = emulated_target(known.capability_of(name))
+    return forward.prepared(known.backend, request, inputs, target, lse)
 
 
 def _flex(request: Request, inputs: Inputs, lse: bool) -> autograd.Backend | Refusal:

@@ -15,7 +15,7 @@ from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.sizes import Sizes
 
 if TYPE_CHECKING:
-    from flexfa4.kernels.forms import Form
+    from flexfa4.kernels.forms import Form, Layout
 
 
 class Tile(NamedTuple):
@@ -80,6 +80,7 @@ class Request:
         return_lse: the log-sum-exp is wanted.
         choices: how it runs.
         form: of its tensors and choices, where it is known already.
+        layout: of what the score mod captures, likewise.
     """
 
     score: BoundGraph | None
@@ -89,6 +90,7 @@ class Request:
     return_lse: bool
     choices: Choices = DEFAULT
     form: Form | None = None
+    layout: Layout | None = None
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
@@ -97,10 +99,13 @@ class Request:
 
     def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Request:
         """Return the request with other captured tensors of the score mod."""
-        own = self.tensors
-        if self.score is None or (len(own) == len(tensors) and all(map(is_, own, tensors))):
+        score = self.score
+        if score is None:
             return self
-        return replace(self, score=replace(self.score, tensors=tuple(tensors)))
+        own = score.tensors
+        if len(own) == len(tensors) and all(map(is_, own, tensors)):
+            return self
+        return replace(self, score=replace(score, tensors=tuple(tensors)))
 
 
 class Inputs(NamedTuple):
@@ -125,7 +130,7 @@ class Inputs(NamedTuple):
         return Sizes(batch, heads, kv_heads, q_len, kv_len)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)  # as Request
 class Results:
     """What a forward pass gave, and the gradients of it that come in, each of which may be None.
 

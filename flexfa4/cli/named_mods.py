@@ -171,10 +171,20 @@ class Request:
             if not name:
                 raise
             rewrite = error.fields["rewrite"].replace(
-                f"flexfa4.parse(text, {name}=...)", f"--set {name}=0.5"
+                f"flexfa4.parse(text, {name}=...)", f"--set {self._example(name)}"
             )
             fields = {**error.fields, "rewrite": rewrite}
             raise UnknownNameError(where=error.where, **fields) from None
+
+    def _example(self, name: str) -> str:
+        """Return a setting for a name of the text: a number, or lists where it has indices."""
+        indices = re.search(rf"\b{re.escape(name)}\s*\[([^]]*)]", self.text)
+        if indices is None:
+            return f"{name}=0.5"
+        value = "0.5"
+        for _ in indices[1].split(","):
+            value = f"[{value}, {value}]"
+        return f"'{name}={value}'"
 
     def _refuse_variants(self, unknown: str) -> None:
         """Refuse a text that means variants, exactly named or by its `unknown` name nearly."""

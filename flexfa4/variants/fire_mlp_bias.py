@@ -103,10 +103,11 @@ class Fire(ScoreMod):
                 ("b2", self.b2),
             )
         )
-        c: Any = abs(self.c)
+        c: Any = self.c
         threshold: Any = abs(self.threshold)
-        size = torch.log1p(c * (q_idx - kv_idx).abs())
-        largest = torch.log1p(c * torch.where(q_idx > threshold, q_idx, threshold))
+        # of products rather than of c: so it is seen that logarithms are of 1 or more
+        size = torch.log1p((c * (q_idx - kv_idx)).abs())
+        largest = torch.log1p((c * torch.where(q_idx > threshold, q_idx, threshold)).abs())
         share = size / (largest + 1e-6)  # finite where the threshold is 0, as in the paper's code
         hidden = torch.relu(share.unsqueeze(-1) * w1[:, 0] + b1)
         return score + (w2[h] * hidden).sum(-1) + b2[h]

@@ -14,18 +14,34 @@ _COUNTERS: dict[tuple[torch.device, int], torch.Tensor] = {}
 _LOCK = threading.Lock()
 
 
-def work_counter(device: torch.device, stream: int) -> torch.Tensor:
-    """Return the counter for a launch, int32 ``(1,)``, 0 when the launch begins.
+def stream_and_counter(tensor: torch.Tensor) -> tuple[int, torch.Tensor]:
+    """Return where a launch takes its turn, and its counter.
 
     A CUDA graph may be replayed on any stream, beside launches of the one that it was captured on.
     So a launch that is captured has a counter of its own, which the graph clears.
 
     Args:
+        tensor: on the device of the launch.
+
+    Returns:
+        The current stream, as the driver's handle, 0 off GPUs; and the counter, see `work_counter`.
+    """
+    device = tensor.device
+    if not tensor.is_cuda:
+        return 0, work_counter(device, 0)
+    stream = torch._C._cuda_getCurrentRawStream(device.index)
+    if torch.cuda.is_current_stream_capturing():
+        return stream, torch.zeros(1, dtype=torch.int32, device=device)
+    return stream, work_counter(device, stream)
+
+
+def work_counter(device: torch.device, stream: int) -> torch.Tensor:
+    """Return the counter of a stream, int32 ``(1,)``, 0 when a launch begins.
+
+    Args:
         device: of the launch.
         stream: its stream: the driver's handle.
     """
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        return torch.zeros(1, dtype=torch.int32, device=device)
     key = (device, stream)
     counter = _COUNTERS.get(key)
     if counter is None:

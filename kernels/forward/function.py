@@ -19,13 +19,14 @@ from typing import Any, Final
 import torch
 
 from flexfa4.frontend.layout import empty_output
-from flexfa4.kernels.blocks.work_counter import work_counter
+from flexfa4.kernels.architectures import architecture
+from flexfa4.kernels.blocks.work_counter import stream_and_counter
 from flexfa4.kernels.compile.compiled_kernel import CompiledKernel
 from flexfa4.kernels.compile.errors import MissingCompilerPackageError
 from flexfa4.kernels.emit.errors import KernelLimitError
 from flexfa4.kernels.emit.number_facts import number_facts
 from flexfa4.kernels.emit.program import is_moderate
-from flexfa4.kernels.forms import ALIGNMENT, form_of
+from flexfa4.kernels.forms import form_of, layout_of
 from flexfa4.kernels.forward.architecture import AnyArchitecture, BackwardPass
 from flexfa4.kernels.forward.call import (
     Outputs,
@@ -36,6 +37,7 @@ from flexfa4.kernels.forward.call import (
     work_of,
 )
 from flexfa4.kernels.forward.compiled import kernel_for
+from flexfa4.kernels.forward.empty_captures import check_that_captures_have_elements
 from flexfa4.kernels.forward.plan import VariantPlan
 from flexfa4.kernels.forward.support import refused_device, refused_dtype
 from flexfa4.kernels.launch.errors import MissingDriverError, OldDriverError
@@ -81,6 +83,9 @@ class Nothing(_GradientsByTorch):
         return empty_output(q, v.shape[3]).zero_(), lse
 
 
+_Layout = tuple[tuple[int, ...], tuple[int, ...]]
+
+
 @dataclass(frozen=True, eq=False)
 class Launched(_GradientsByTorch):
     """What serves the calls of a form.
@@ -90,7 +95,7 @@ class Launched(_GradientsByTorch):
         executor: who launches it.
         template: the values it is given.
         blocks: how many blocks are launched.
-        lse: it is computed.
+        out, lse: sizes and strides of what is computed; no lse where it is not.
         copied: which of q, k and v are copied first.
         make_backwards: returns new backward passes of these calls; None: the CPU backend's.
     """
@@ -99,7 +104,8 @@ class Launched(_GradientsByTorch):
     executor: Executor
     template: Template
     blocks: int
-    lse: bool
+    out: _Layout
+    lse: _Layout | None
     copied: tuple[bool, bool, bool]
     make_backwards: Callable[[], BackwardPass | None] = lambda: None
 
@@ -122,16 +128,15 @@ class Launched(_GradientsByTorch):
 
     def forward(self, request: Request, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Run the forward kernel."""
-        q, _, v, sink = inputs
-        out = empty_output(q, v.shape[3])
-        lse = q.new_empty(q.shape[:3], dtype=torch.float32) if self.lse else None
+        q, sink = inputs.q, inputs.sink
+        out = q.new_empty_strided(*self.out)
+        lse = None if self.lse is None else q.new_empty_strided(*self.lse, dtype=torch.float32)
         if True in self.copied:
             inputs = copies(inputs, self.copied)
         if sink is not None:
             inputs = inputs._replace(sink=sink.to(torch.float32).contiguous())
-        device = q.device
-        stream = torch._C._cuda_getCurrentRawStream(device.index) if q.is_cuda else 0
-        outputs = Outputs(out, lse, work_counter(device, stream))
+        stream, counter = stream_and_counter(q)
+        outputs = Outputs(out, lse, counter)
         values = self.template.fill(inputs, outputs, request)
         memory = (*inputs, *outputs, *self.template.kept, *request.tensors)
         grid = (self.blocks, 1, 1)
@@ -162,16 +167,12 @@ _WITHOUT_MASK: Final = _Forms()
 
 
 def prepared(
-    architecture: AnyArchitecture,
-    request: Request,
-    inputs: Inputs,
-    target: Target | None,
-    lse: bool,
+    backend: str, request: Request, inputs: Inputs, target: Target | None, lse: bool
 ) -> Prepared:
     """Return what serves a call, kept with its mask.
 
     Args:
-        architecture: whose kernels serve it.
+        backend: whose kernels serve it, see `flexfa4.kernels.architectures`.
         request: everything but the tensors that belong to no mod.
         inputs: these tensors.
         target: where kernels for their device are launched.
@@ -180,32 +181,20 @@ def prepared(
     Raises:
         CompileError: the kernel cannot be compiled, though CuTe-DSL is there.
         LaunchError: the kernel cannot be loaded.
+        OutOfRangeError: a captured tensor without elements is read.
     """
-    forms = _WITHOUT_MASK if request.blocks is None else request.blocks.cache(_Forms)
-    key = _key(architecture, request, inputs, target, lse)
+    blocks, score = request.blocks, request.score
+    forms = _WITHOUT_MASK if blocks is None else blocks.cache(_Forms)
+    form = request.form or form_of(inputs, request.choices)
+    key: Any = (form, backend, target, lse, is_moderate(request.scale))
+    if score is not None:
+        facts = number_facts(score, form.sizes) if score.scalars else None
+        key = (*key, request.layout or layout_of(score), facts)
     found = forms.get(key)
     if found is None:
-        found = _prepared(architecture, request, inputs, target, lse)
+        found = _prepared(architecture(backend), request, inputs, target, lse)
         forms.put(key, found)
     return found
-
-
-def _key(
-    architecture: AnyArchitecture,
-    request: Request,
-    inputs: Inputs,
-    target: Target | None,
-    lse: bool,
-) -> Any:
-    """Return all of a call that decides what serves it, but for the mask."""
-    form = request.form or form_of(inputs, request.choices)
-    known = (form, architecture.backend, target, lse, is_moderate(request.scale))
-    score = request.score
-    if score is None:
-        return known
-    layouts = [(t.dtype, t.shape, t.stride(), t.data_ptr() % ALIGNMENT) for t in score.tensors]
-    facts = number_facts(score, form.sizes) if score.scalars else None
-    return (*known, score.graph, facts, *layouts)
 
 
 def _prepared(
@@ -225,6 +214,7 @@ def _prepared(
         return call
     if call is None:
         return Nothing()
+    check_that_captures_have_elements(request.score, request.blocks, inputs.sizes)
     try:
         return launched(call, request, inputs, target)
     except LACKING as error:
@@ -283,13 +273,20 @@ def launched(call: PlannedCall, request: Request, inputs: Inputs, target: Target
     target.executor.load(kernel)
     copied = to_copy(call.plan, inputs)
     items = work_of(call.plan, inputs.sizes).items
-    out = empty_output(inputs.q, inputs.v.shape[3])
+    q = inputs.q
+    out = empty_output(q, inputs.v.shape[3])
+    lse = _layout(q.new_empty(q.shape[:3])) if call.plan.lse else None
     template = Template(call, copies(inputs, copied), out)
     together = kernel.cluster[0]
     clusters = max(1, target.multiprocessors // together)
     blocks = together * (min(items, clusters) if call.plan.fetched else items)
     backwards = functools.partial(call.architecture.backwards, target)
-    return Launched(kernel, target.executor, template, blocks, call.plan.lse, copied, backwards)
+    executor = target.executor
+    return Launched(kernel, executor, template, blocks, _layout(out), lse, copied, backwards)
+
+
+def _layout(tensor: torch.Tensor) -> _Layout:
+    return tuple(tensor.shape), tensor.stride()
 
 
 def to_copy(plan: VariantPlan, inputs: Inputs) -> tuple[bool, bool, bool]:

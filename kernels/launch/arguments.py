@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
+from operator import getitem
 from typing import Any, Final
 
 from flexfa4.kernels.compile.compiled_kernel import CompiledKernel
@@ -85,7 +86,7 @@ class ArgumentPacker:
         self._order = [*maps, *numbers]
         self._is_ordered = self._order == list(range(len(signature)))
         specs = [p for p in signature if isinstance(p, TensorMap)]
-        self._maps = [(at, MapCache(spec, encode)) for at, spec in enumerate(specs)]
+        self._maps = [MapCache(spec, encode) for spec in specs]
 
     def block(self) -> ArgumentBlock:
         """Return memory for the values of one launch."""
@@ -105,11 +106,11 @@ class ArgumentPacker:
         """
         if len(values) != len(self.offsets):
             raise self._unfit(values)
-        packed = list(values) if self._is_ordered else [values[i] for i in self._order]
+        ordered = values if self._is_ordered else [values[i] for i in self._order]
+        caches = self._maps
         try:
-            for at, maps in self._maps:
-                packed[at] = maps[packed[at]]
-            self._pack(block.memory, 0, *packed)
+            maps = map(getitem, caches, ordered)  # as many as there are caches: the first values
+            self._pack(block.memory, 0, *maps, *ordered[len(caches) :])
         except (struct.error, TypeError, OverflowError) as error:
             raise self._unfit(values) from error
 

@@ -211,23 +211,18 @@ class LoadedKernel:
             frame = Frame(self.kernel, self._packer)
         try:
             self._get_context(frame.context_at)
-            if frame.context.value == self._context:
-                code = self._launched(frame, grid, values, stream)
-            else:
+            if frame.context.value != self._context:  # which new tensor maps take, too
                 with self.device.current():
-                    code = self._launched(frame, grid, values, stream)
+                    self.launch(grid, values, stream)
+                return
+            self._fill(frame.block, values)
+            _CONFIGURE(frame.bytes, 0, *grid, *self._same, stream)
+            code = self._launch(frame.config, self.function, frame.block.pointers, None)
         finally:
             self._frames.append(frame)
         if code:
             what = f"{self.kernel.name} with grid {tuple(grid)} on device {self.device.number}"
             raise self.device.driver.error("cuLaunchKernelEx", code, what)
-
-    def _launched(self, frame: Frame, grid: Dim3, values: Sequence[Any], stream: int) -> int:
-        """Launch in the device's context, which new tensor maps take, too; return the result."""
-        self._fill(frame.block, values)
-        _CONFIGURE(frame.bytes, 0, *grid, *self._same, stream)
-        code: int = self._launch(frame.config, self.function, frame.block.pointers, None)
-        return code
 
 
 @contextmanager

@@ -65,13 +65,13 @@ def target_of(device: torch.device) -> Target | None:
     stand_in = _STAND_IN.get()
     if stand_in is not None:
         return stand_in
-    return _gpu(device) if device.type == "cuda" else None
+    return _gpu(device)
 
 
 @functools.lru_cache(maxsize=64)
 def _gpu(device: torch.device) -> Target | None:
     version: Any = torch.version
-    if version.hip is not None:  # torch calls GPUs of AMD "cuda", too
+    if device.type != "cuda" or version.hip is not None:  # torch calls GPUs of AMD "cuda", too
         return None
     found = torch.cuda.get_device_properties(device)
     return Target(device.index, (found.major, found.minor), found.multi_processor_count, found.name)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import flexfa4
-from flexfa4 import errors
+from flexfa4 import api, errors
 from flexfa4.masks import cache
 
 LENGTH = 24
@@ -21,7 +21,9 @@ q_at, kv_at = at[:, None], at[None]
 
 
 def attend(q: torch.Tensor = QUERY, **chosen: Any) -> torch.Tensor:
-    found: torch.Tensor = flexfa4.attention(q, q, q, **chosen)
+    # key and value are other tensors than the query, as calls have that are found in the least time
+    key, value = (q if q is None or q.is_sparse else q[:] for _ in range(2))
+    found: torch.Tensor = flexfa4.attention(q, key, value, **chosen)
     return found
 
 
@@ -165,7 +167,7 @@ def test_a_scale_is_that_of_the_call() -> None:
 
 def test_gradients_are_computed_when_and_only_when_they_are_wanted() -> None:
     leaf = QUERY.clone().requires_grad_()
-    for _ in range(2):
+    for _ in range(4):
         assert not attend().requires_grad
         assert attend(leaf).requires_grad
         assert attend(torch.nn.Parameter(QUERY)).requires_grad
@@ -182,7 +184,7 @@ def test_gradients_are_computed_when_and_only_when_they_are_wanted() -> None:
 
 def test_autocast_is_asked_on_every_call() -> None:
     q = QUERY.float()
-    for _ in range(2):
+    for _ in range(4):
         assert attend(q).dtype is torch.float32
         with torch.autocast("cpu", torch.bfloat16):
             assert attend(q).dtype is torch.bfloat16
@@ -194,7 +196,8 @@ def test_torch_sees_an_op_where_it_watches_and_only_there() -> None:
     def alone(q: torch.Tensor) -> torch.Tensor:
         return attend(q[None])[0]
 
-    for _ in range(2):
+    for _ in range(4):
+        attend(one[None])
         batched = torch.func.vmap(alone)(QUERY.expand(3, *QUERY.shape[1:]))
         torch.testing.assert_close(batched[2], attend()[0])
         gradient = torch.func.grad(lambda q: alone(q).sum())(one)
@@ -202,9 +205,77 @@ def test_torch_sees_an_op_where_it_watches_and_only_there() -> None:
 
 
 def test_a_tensor_that_is_none_is_refused_after_calls_that_were_served() -> None:
-    attend()
+    for _ in range(4):
+        attend()
     for wrong in (None, QUERY[0], QUERY.to_sparse(), QUERY.int(), QUERY.to("meta")):
         with pytest.raises(errors.FlexFA4Error):
             attend(wrong)  # type: ignore[arg-type]
         with pytest.raises(errors.FlexFA4Error):
             flexfa4.attention(QUERY, QUERY, wrong)  # type: ignore[arg-type]
+
+
+def test_a_sink_or_a_tensor_of_another_layout_is_noticed_after_calls_that_were_alike() -> None:
+    for _ in range(4):
+        torch.testing.assert_close(attend(), expected(torch.ones(LENGTH, LENGTH).bool()))
+    out, lse = flexfa4.attention(QUERY, QUERY[:], QUERY[:], return_lse=True)
+    sink = torch.zeros(2, dtype=torch.float64)
+    found = flexfa4.attention(QUERY, QUERY[:], QUERY[:], sink=sink)
+    torch.testing.assert_close(found, out * lse.sigmoid()[..., None])
+    with pytest.raises(errors.FlexFA4Error, match="sink"):
+        flexfa4.attention(QUERY, QUERY[:], QUERY[:], sink=sink[:1])
+    turned = QUERY.transpose(2, 3).contiguous().transpose(2, 3)
+    odd = torch.zeros(QUERY.numel() + 1, dtype=QUERY.dtype)[1:].view(QUERY.shape).copy_(QUERY)
+    for other in (turned, odd, QUERY.expand(2, -1, -1, -1)):
+        torch.testing.assert_close(flexfa4.attention(other, QUERY[:], QUERY[:])[:1], out)
+        torch.testing.assert_close(flexfa4.attention(QUERY, other[:1], QUERY[:]), out)
+
+
+def test_storage_that_is_replaced_or_resized_is_another_call() -> None:
+    q, key, value = (QUERY.clone() for _ in range(3))
+    for _ in range(4):
+        flexfa4.attention(q, key, value)
+    q.data = QUERY[:, :, :5].clone()
+    assert flexfa4.attention(q, key, value).shape == q.shape
+    value.data = QUERY[..., :8].clone()
+    assert flexfa4.attention(q, key, value).shape == (1, 2, 5, 8)
+    key.data = QUERY[:, :, :3].clone()
+    with pytest.raises(errors.FlexFA4Error):
+        flexfa4.attention(q, key, value)
+
+
+def test_captured_tensors_of_another_layout_are_noticed_after_calls_that_were_alike() -> None:
+    bias = torch.randn(LENGTH, dtype=torch.float64)
+
+    def mod(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return score + bias[kv]
+
+    def check_bias() -> None:
+        out = attend(score_mod=mod)
+        given = bias.detach().to(torch.float64)[:LENGTH].expand(LENGTH, LENGTH)
+        torch.testing.assert_close(out, expected(given))
+        assert out.requires_grad == bias.requires_grad
+
+    dense = torch.randn(2 * LENGTH + 1, dtype=torch.float64)
+    others = (dense[::2], dense[1:], dense.bfloat16(), dense.float().requires_grad_())
+    for bias in (bias, *others, bias):  # noqa: B007, B020 - the mod reads it
+        for _ in range(4):
+            check_bias()
+    bias = dense.to("meta")
+    with pytest.raises(errors.DeviceError):
+        attend(score_mod=mod)
+
+
+def test_what_repeats_is_recognised_without_a_look_at_every_tensor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bias = torch.zeros(LENGTH, dtype=torch.float64)
+
+    def mod(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return score + bias[kv]
+
+    for _ in range(70):  # forms are kept now and then, and other tests have called with this one
+        attend(score_mod=mod)
+    for name in ("_checked_form", "form_of", "_check_captures", "layout_of"):
+        monkeypatch.delattr(api, name)
+    everything = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
+    torch.testing.assert_close(attend(score_mod=mod), expected(everything))

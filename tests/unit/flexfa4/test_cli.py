@@ -210,6 +210,8 @@ ADVICE = {
     "causal & sliding_window": "import causal, sliding_window; mod = causal & sliding_window",
     "nothing_of_the_kind": "flexfa4 explain causal",
     "q - kv < w": "--set w=0.5",
+    "score + t[q]": "--set 't=[0.5, 0.5]'",
+    "score + t [h, q]": "--set 't=[[0.5, 0.5], [0.5, 0.5]]'",
     "tahn(score)": "tanh, if that is what you mean",
 }
 

@@ -143,7 +143,11 @@ WINDOWS: Final[list[tuple[Any, int, int, Callable[[int], Iterable[int]]]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("mask", "q_len", "kv_len", "keys"), WINDOWS, ids=repr)
+@pytest.mark.parametrize(
+    ("mask", "q_len", "kv_len", "keys"),
+    WINDOWS,
+    ids=[f"{mask}-{q_len}-{kv_len}" for mask, q_len, kv_len, _ in WINDOWS],
+)
 def test_a_mask_sees_the_keys_that_its_definition_lists(
     mask: Any, q_len: int, kv_len: int, keys: Callable[[int], Iterable[int]]
 ) -> None:

@@ -92,6 +92,7 @@ class OnGpu(torch.Tensor):
     """A tensor of the CPU that says it is on a GPU."""
 
     device = torch.device("cuda", 0)
+    is_cuda = True
 
 
 def on_gpu(inputs: Inputs) -> Inputs:
