@@ -4,6 +4,7 @@
     python benchmarks/h200.py --cases 'paper-d128-*' --out paper.json
     python benchmarks/h200.py --cases causal,window-128 --quick
     python benchmarks/h200.py --cases backward --out backward.json
+    python benchmarks/h200.py --cases step --ahead 12 --limit 60
     python benchmarks/h200.py --merge a.json b.json --out all.json --plot docs/notes
 
 Needs an H200 and CUDA; peers that are not installed are reported and left out.  FLOPs are those of
@@ -15,9 +16,13 @@ Results are written after every job, and no job begins that may take longer than
 ``--limit``: what was not reached is named, and ``--resume`` goes on with it.  A run is cut into
 several processes that way; ratios are never taken across them.
 
-What is measured: `hopper.cases` (speed), `hopper.backward` (gradients), `hopper.varlen` (sequences
-of different lengths), `hopper.order` (orders of work), `hopper.first_calls` (first calls in fresh
-processes), `hopper.host_time` (repeated calls and masks).
+With ``--ahead`` as many processes compile at once what is measured then; times of first calls are
+those of kernels from the disk then.
+
+What is measured: `hopper.cases` (speed), `hopper.backward` (gradients), `hopper.step` (a training
+step of a transformer block), `hopper.varlen` (sequences of different lengths), `hopper.order`
+(orders of work), `hopper.first_calls` (first calls in fresh processes), `hopper.host_time`
+(repeated calls and masks).
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ import argparse
 import datetime
 import json
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -33,6 +39,7 @@ from typing import Any
 
 import torch
 from hopper import pictures, report  # the package beside this file
+from hopper.ahead import GROUPS, SHARE, compile_ahead
 from hopper.jobs import DEFAULT, Job, jobs, selected
 from hopper.speed import Bench, in_a_line
 from hopper.timing import QUICK, Ceiling, DeviceClock, Rounds
@@ -66,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--out", type=Path, help="file for the results, JSON")
     made.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    made.add_argument("--ahead", type=int, default=0, help="processes that compile all at first")
     made.add_argument("--limit", type=float, default=570.0, help="seconds after which it ends")
     made.add_argument("--resume", action="store_true", help="keep what --out has, run the rest")
     made.add_argument("--commit", help="what is measured, where there is no git checkout")
@@ -81,6 +89,11 @@ def measured(arguments: argparse.Namespace) -> report.Results:
     chosen = selected(arguments.cases.split(","))
     if not torch.cuda.is_available():
         raise SystemExit("no CUDA device: --merge shows results, --list what can be measured")
+    if arguments.ahead:
+        folder = Path(tempfile.gettempdir()) / "flexfa4-h200-kernels"
+        for missing in compile_ahead(chosen, arguments.ahead, folder, arguments.limit / 2):
+            print(f"not compiled ahead: {missing}", file=sys.stderr)
+        print(f"{time.monotonic() - begun:6.1f} s  compiled ahead", file=sys.stderr, flush=True)
     bench = made_bench(quick=arguments.quick)
     results: report.Results = {"runs": [], "rows": []}
     if arguments.resume and arguments.out and arguments.out.exists():
@@ -94,7 +107,7 @@ def measured(arguments: argparse.Namespace) -> report.Results:
         left = arguments.limit - (time.monotonic() - begun)
         if job.name in done:
             continue
-        if left < job.seconds:
+        if left < job.seconds * (SHARE if arguments.ahead and job.group in GROUPS else 1):
             skipped.append(job.name)
             continue
         results["rows"].append({**row_of(job, bench, left), "run": number})
@@ -133,6 +146,7 @@ def circumstances(arguments: argparse.Namespace, ceiling: list[float]) -> dict[s
         "date": datetime.date.today().isoformat(),
         "commit": arguments.commit or commit(),
         "quick": arguments.quick,
+        "ahead": arguments.ahead,
         "machine": machine(),
         "card": card(),
         "ceiling_tflops": ceiling,

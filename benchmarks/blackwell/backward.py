@@ -3,7 +3,8 @@
 What counts is what a warp of those executes that compute probabilities and their gradients, for 128
 queries and a key for each lane: in the loop over tiles that no mask cuts, and in that over masked
 ones (`loops`).  flash-attn-4's front end chooses tiles and clusters, as in the forward benchmark
-(`peer`); of its variants those are compared for which it has a derivative of its own.
+(`peer`).  It is compared where it has a derivative of its own or the derivative is 1; its backward
+kernel calls a mod that reads tensors for one score at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from blackwell.measure import OURS, Built, Case, tensor_memory
 from blackwell.peer_mods import peers
 from blackwell.sass import disassembled, parsed
 
-VARIANTS: Final = ("full", "causal", "softcap-30", "documents")
+VARIANTS: Final = ("full", "causal", "alibi", "softcap-30", "documents")
 _SPILLED: Final = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _MAIN: Final = "FlashAttentionBackwardSm100"
 
@@ -103,6 +104,8 @@ def _peers(case: Case) -> Built:
     batch, heads, kv_heads, length, dim, dim_v = case.sizes
     chosen = peers(heads, length, batch, buckets=32)[case.variant]
     mods = {} if chosen.mask is None else {"mask_mod": peer._vectorized(chosen.mask, case.width)}
+    if chosen.score is not None:
+        mods |= {"score_mod": peer._vectorized(chosen.score, 1), "score_mod_bwd": _handed_on}
     interface = peer._front_end()
     start = time.process_time()
     with (
@@ -135,6 +138,6 @@ def _peers(case: Case) -> Built:
     return Built(made.ptx, made.cubin, made.smem_bytes, spills, seconds)
 
 
-def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor of a GPU that has no memory: pointers of the CPU's would be of no space."""
-    return torch.empty(shape, dtype=dtype, device="cuda")
+def _handed_on(change: Any, *_: Any, **_named: Any) -> Any:
+    """Return the gradient of a score that something was added to."""
+    return change

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hopper import backward, first_calls, host_time, order, speed, varlen
+from hopper import backward, first_calls, host_time, order, speed, step, varlen
 from hopper.backward import BackwardCase
 from hopper.cases import Case, cases
 from hopper.speed import Bench
 
 EVERYTHING: Final = (
-    "table", "paper", "backward", "varlen", "order", "first-call", "host", "masks",
+    "table", "paper", "backward", "step", "varlen", "order", "first-call", "host", "masks",
 )  # fmt: skip
 """The groups, in the order in which they are run."""
-DEFAULT: Final = ("table", "backward", "varlen", "order", "first-call", "host", "masks")
+DEFAULT: Final = ("table", "backward", "step", "varlen", "order", "first-call", "host", "masks")
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ def jobs() -> dict[str, Job]:
     """Return all jobs by name."""
     found = [Job(c.name, c.group, _case(c)) for c in cases().values()]
     found += [Job(c.case.name, "backward", _backward(c), 60.0) for c in backward.cases().values()]
+    found += [Job(f"step-{name}", "step", _step(name), 50.0) for name in step.STEPS]
     found += [Job(f"varlen-{name}", "varlen", _varlen(name)) for name in varlen.JOBS]
     found += [Job(f"order-{name}", "order", _order(name)) for name in order.SHAPES]
     found += [Job(_slug(name), "first-call", _first(name), 80.0) for name in first_calls.SCRIPTS]
@@ -81,6 +82,10 @@ def _varlen(name: str) -> Callable[[Bench, float], dict[str, Any]]:
 
 def _backward(case: BackwardCase) -> Callable[[Bench, float], dict[str, Any]]:
     return lambda bench, seconds: backward.measured(case, bench)
+
+
+def _step(variant: str) -> Callable[[Bench, float], dict[str, Any]]:
+    return lambda bench, seconds: step.measured(variant, bench)
 
 
 def _order(name: str) -> Callable[[Bench, float], dict[str, Any]]:

@@ -15,7 +15,10 @@ from typing import Any, Final
 
 from hopper.first_calls import FIRST_MOST_S, FROM_DISK_MOST_S
 from hopper.providers import OURS, PROVIDERS
+from hopper.step import NOTHING
 from hopper.timing import Summary, ratios, summary
+from hopper.turns import launches
+from hopper.variants import Shape
 from hopper.varlen import FLASH, KNOWN, TABLE
 from rich.console import Console
 from rich.table import Table
@@ -108,6 +111,8 @@ def tables(results: Results) -> Iterator[Table]:
     """Yield a table for each kind of rows."""
     for group, title in SPEED.items():
         yield speed_table(of_group(results, group), title)
+    yield turns_table(of_group(results, "backward"))
+    yield step_table(of_group(results, "step"))
     yield varlen_table(of_group(results, "varlen"))
     yield order_table(of_group(results, "order"))
     yield first_call_table(of_group(results, "first-call"))
@@ -135,6 +140,23 @@ def speed_table(rows: list[Row], title: str) -> Table:
             met(row, said),
             "/".join(f"{x:.0f}" for x in row["ceiling_tflops"]),
         )
+    return table
+
+
+def turns_table(rows: list[Row]) -> Table:
+    """Return what turns cost, as measured and as simulated, for the cases that take them."""
+    table = Table(title="Deterministic, as a part of our own speed without")
+    for column in ("case", "measured", "simulated", "points off", "naive order, simulated"):
+        table.add_column(column, justify="left" if column == "case" else "right")
+    for row in rows:
+        said = comparison(row)
+        if not row["case"].endswith("-deterministic") or said is None:
+            continue
+        found = launches(row["variant"], Shape(**row["shape"]))
+        measured, naive = said.ratio.median, found.free / found.naive
+        off = 100 * (found.ratio - measured)
+        numbers = (f"{measured:.3f}", f"{found.ratio:.3f}", f"{off:+.1f}", f"{naive:.3f}")
+        table.add_row(row["case"], *numbers)
     return table
 
 
@@ -169,6 +191,42 @@ def _speed(row: Row, name: str) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:g}"
+
+
+def step_table(rows: list[Row]) -> Table:
+    """Return the table of a block's training steps."""
+    shown = list(dict.fromkeys(name for row in rows for name in row["providers"]))
+    shown.sort(key=lambda name: list(PROVIDERS).index(name) if name in PROVIDERS else 99)
+    table = Table(
+        "variant", "shape", *(f"{name} ms" for name in shown), "best peer", "ratio",
+        title="A training step of a transformer block, and the share of it that attention takes",
+    )  # fmt: skip
+    for row in rows:
+        found = row["providers"]
+        compared = {name: each for name, each in found.items() if name != NOTHING}
+        said = comparison({**row, "providers": compared})
+        table.add_row(
+            row["variant"],
+            shape_text(row["shape"]),
+            *(_step_time(found, name) for name in shown),
+            "" if said is None else said.peer,
+            "" if said is None else f"{said.ratio.median:.3f} ±{said.ratio.spread / 2:.1%}",
+        )
+    return table
+
+
+def _step_time(found: dict[str, Any], name: str) -> str:
+    """Return the time of a provider's step, and what of it is not that without attention."""
+    each = found.get(name)
+    if each is None:
+        return ""
+    if "ms" not in each:
+        return "fails"
+    time = summary(each["ms"])
+    text = f"{time.median:.2f} ±{time.spread / 2:.1%}"
+    if name == NOTHING or "ms" not in found.get(NOTHING, {}):
+        return text
+    return f"{text}, {1 - summary(ratios(found[NOTHING]['ms'], each['ms'])).median:.0%}"
 
 
 def varlen_table(rows: list[Row]) -> Table:

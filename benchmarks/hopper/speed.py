@@ -25,12 +25,18 @@ class Bench:
         clock: what measures.
         rounds: how much.
         ceiling: measured before and after each case.
+        only: the one provider that is tried; None for all.
     """
 
     device: torch.device
     clock: Clock
     rounds: Rounds
     ceiling: Ceiling
+    only: str | None = None
+
+    def tries(self, provider: str) -> bool:
+        """Return whether a provider is tried."""
+        return self.only in (None, provider)
 
 
 def measured(case: Case, bench: Bench) -> dict[str, Any]:
@@ -40,7 +46,7 @@ def measured(case: Case, bench: Bench) -> dict[str, Any]:
     right = expected(problem)
     calls: dict[str, Call] = {}
     found: dict[str, dict[str, Any]] = {}
-    for name in (OURS, *case.peers):
+    for name in filter(bench.tries, (OURS, *case.peers)):
         row, prepared = tried(name, problem, right)
         if row:
             found[name] = row
@@ -87,7 +93,7 @@ def tried(
     return row, prepared
 
 
-def in_a_line(error: Exception, most: int = 300) -> str:
+def in_a_line(error: BaseException, most: int = 300) -> str:
     """Return what an error says, on one line."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return text if len(text) <= most else text[: most - 3] + "..."

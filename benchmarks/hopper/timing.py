@@ -1,8 +1,9 @@
 """Times of calls that alternate, so that a card that drifts disturbs all of them alike.
 
 In a round each call gets its turn, in an order that rotates from round to round, and runs often
-enough to fill a block of time between two CUDA events.  The result is all blocks' times: medians,
-and ratios of times of the same round, are taken from them by `summary`.
+enough to fill a block of time between two CUDA events.  A call that takes very long has its turn in
+the first rounds only: it would take the time of all others, and one sees as much.  The result is
+all blocks' times: medians, and ratios of times of the same round, are taken from them by `summary`.
 
 No cache is emptied between calls: the inputs of the cases are larger than the L2 cache.
 """
@@ -60,10 +61,14 @@ class Rounds:
     Attributes:
         count: rounds.
         block_ms: time that each call fills in a round.
+        slow_ms: a call that takes longer is made in the first rounds only.
+        slow_count: these rounds.
     """
 
     count: int = 9
     block_ms: float = 15.0
+    slow_ms: float = 300.0
+    slow_count: int = 2
 
 
 QUICK: Final = Rounds(3, 8.0)
@@ -71,24 +76,28 @@ _MOST_CALLS: Final = 100
 
 
 def interleaved(calls: Mapping[str, Call], clock: Clock, rounds: Rounds) -> dict[str, list[float]]:
-    """Return the mean milliseconds of each call in each round.
+    """Return the mean milliseconds of each call in each of its rounds.
 
     Args:
         calls: by name; each has been made once.
         clock: what measures.
         rounds: how much.
     """
-    times = {}
+    times, counts = {}, {}
     for name, call in calls.items():
-        clock.milliseconds(call, 2)
-        once = max(clock.milliseconds(call, 1), 1e-3)
+        once = clock.milliseconds(call, 1)
+        slow = once > rounds.slow_ms
+        if not slow:
+            once = max(clock.milliseconds(call, 2), 1e-3)
         times[name] = max(1, min(_MOST_CALLS, round(rounds.block_ms / once)))
+        counts[name] = min(rounds.count, rounds.slow_count) if slow else rounds.count
     found: dict[str, list[float]] = {name: [] for name in calls}
     names = list(calls)
     for number in range(rounds.count):
         turn = number % max(1, len(names))
         for name in names[turn:] + names[:turn]:
-            found[name].append(clock.milliseconds(calls[name], times[name]))
+            if number < counts[name]:
+                found[name].append(clock.milliseconds(calls[name], times[name]))
     return found
 
 
@@ -110,8 +119,8 @@ def summary(numbers: list[float]) -> Summary:
 
 
 def ratios(theirs: list[float], mine: list[float]) -> list[float]:
-    """Return how many times as long as ours theirs took, round by round."""
-    return [t / m for t, m in zip(theirs, mine, strict=True)]
+    """Return how many times as long as ours theirs took, in each round that both have."""
+    return [t / m for t, m in zip(theirs, mine, strict=False)]
 
 
 class Ceiling:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import torch
 from hopper.cases import Case
-from hopper.providers import Prepared, Problem, first_of, flash_attn
+from hopper.providers import PROVIDERS, Prepared, Problem, first_of
 from hopper.variants import Shape
 from numerical.ways import CHOICES, DEVICES, Kernels, by_kernels, dense
 
@@ -90,7 +90,7 @@ def _ways(job: ErrorJob) -> dict[str, Callable[[Problem], Prepared | None]]:
     for name, choice in CHOICES.items():
         found[name] = functools.partial(_ours, choice=choice, device=job.device)
     if job.device == "cuda":
-        found[PEER] = flash_attn
+        found[PEER] = PROVIDERS[PEER]
     return found
 
 

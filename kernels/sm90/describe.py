@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flexfa4.kernels.backward.describe import gradients_in_words
 from flexfa4.kernels.forward.architecture import Row
 from flexfa4.kernels.forward.describe import INPUTS, describe_variant, emulated_in_words
 from flexfa4.kernels.sm90.backward.architecture import HOPPER_BACKWARD
 from flexfa4.kernels.sm90.forward.plan import ForwardPlan
 from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY
+from flexfa4.kernels.sm90.forward.tilings import FORWARD
 from flexfa4.kernels.sm90.model import describe_time
+from flexfa4.kernels.sm90.tuning import usual_tiling, without_spills
 
 
 def describe_plan(plan: ForwardPlan) -> list[Row]:
@@ -21,6 +25,7 @@ def describe_plan(plan: ForwardPlan) -> list[Row]:
             f"{tiling.rows} queries by {tiling.keys} keys, {consumers} of 64 queries;"
             f" K and V {tiling.stages} tiles ahead",
         ),
+        ("tiling", _tiling(plan)),
         *describe_variant(plan),
         *_emulated(plan),
         ("shared memory", f"{storage.bytes} bytes of {SHARED_MEMORY}"),
@@ -28,6 +33,22 @@ def describe_plan(plan: ForwardPlan) -> list[Row]:
         INPUTS,
         ("gradients", gradients_in_words(HOPPER_BACKWARD, plan.head_dims, plan.score.graph)),
     ]
+
+
+def _tiling(plan: ForwardPlan) -> str:
+    """Return which row decided how work is cut, and what changed it."""
+    head_dims, tiling = plan.head_dims, plan.tiling
+    usual = usual_tiling(head_dims)
+    where = "row of the table" if head_dims in FORWARD else "found by the model"
+    found = f"{where}: head dimensions {head_dims[0]}, {head_dims[1]}"
+    smaller = without_spills(replace(plan, tiling=usual))
+    if replace(tiling, emulated=smaller.emulated) != smaller:
+        found += "; the tile is the user's choice"
+    elif smaller != usual:
+        found += "; a smaller tile, which leaves registers to the mods"
+    if tiling.emulated != usual.emulated:
+        found += "; the share of emulated exponentials is the user's choice"
+    return found
 
 
 def _emulated(plan: ForwardPlan) -> list[Row]:

@@ -1,7 +1,8 @@
 """Which tiling a call of the Hopper kernels gets.
 
-What was measured on an H200 is a table; other head dims get the tiling that the performance model
-(`model`) finds fastest among those that fit shared memory and registers.
+What was measured on an H200 is a table (`forward.tilings`), which `benchmarks/h200_tilings.py`
+writes; other head dims get the tiling that the performance model (`model`) finds fastest among
+those that fit shared memory and registers.
 """
 
 from __future__ import annotations
@@ -17,17 +18,8 @@ from flexfa4.kernels.refusal import Refusal
 from flexfa4.kernels.request import ANY_TILE, Tile
 from flexfa4.kernels.sm90.forward.plan import WARPGROUP_ROWS, ForwardPlan, Tiling
 from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY, plan_storage
+from flexfa4.kernels.sm90.forward.tilings import FORWARD
 from flexfa4.primitives.tile_walk import TileShape
-
-FORWARD: Final = {
-    (64, 64): Tiling(3, 128),
-    (64, 128): Tiling(2, 128),
-    (96, 96): Tiling(3, 112),
-    (128, 128): Tiling(2, 128, early=0.25),
-    (192, 128): Tiling(2, 96),
-    (256, 256): Tiling(2, 80),
-}
-"""Head dims of q and v that were measured, and the tiling of their forward kernel."""
 
 HEAD_DIM_STEP: Final = 16
 """Head dims are multiples of the depth of a WGMMA, whose 32 bytes are the narrowest swizzle."""

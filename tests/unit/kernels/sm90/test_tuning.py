@@ -12,8 +12,9 @@ from flexfa4.kernels.refusal import Refusal
 from flexfa4.kernels.request import ANY_TILE, Tile
 from flexfa4.kernels.sm90.forward.plan import ForwardPlan, Tiling
 from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY, plan_storage
+from flexfa4.kernels.sm90.forward.tilings import FORWARD
 from flexfa4.kernels.sm90.model import cycles_per_score
-from flexfa4.kernels.sm90.tuning import FORWARD, feasible, tiling_for
+from flexfa4.kernels.sm90.tuning import feasible, tiling_for
 from flexfa4.primitives.tile_walk import TileShape
 
 

@@ -1,0 +1,20 @@
+"""The tilings of Hopper's forward kernel, for the head dims that were measured on an H200.
+
+Written by `benchmarks/h200_tilings.py`, from the times of full and causal attention.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flexfa4.kernels.sm90.forward.plan import Tiling
+
+FORWARD: Final = {
+    (64, 64): Tiling(warpgroups=3, keys=128),
+    (64, 128): Tiling(warpgroups=2, keys=128),
+    (96, 96): Tiling(warpgroups=3, keys=112),
+    (128, 128): Tiling(warpgroups=2, keys=128, early=0.25),
+    (192, 128): Tiling(warpgroups=2, keys=96),
+    (256, 256): Tiling(warpgroups=2, keys=80),
+}
+"""By head dims of q and k, and of v."""
