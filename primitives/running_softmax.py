@@ -19,7 +19,8 @@ with the maximum is not rounded (`relation`).  With a shift there is no such way
 maximum up keeps exponents from being large, and a row whose maximum is far beyond `HUGE` is 0.
 
 A row that has seen nothing has a maximum of `LOWEST`, which is finite, and a sum of 0: no step
-makes NaN of it, and none has to tell it from others.
+makes NaN of it, and none has to tell it from others.  Scores that are infinite, or are so in base
+2, are told apart at the end of a row (`normalisation`).
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ def sum_or_nan(total: Float32, emulated: EmulatedFraction) -> Float32:
 def normalisation(total: Float32, maximum: Float32, ends: Ends) -> tuple[Float32, Float32]:
     """Return what normalises a row, and its logarithm of the sum of exponentials.
 
-    A row that saw nothing has 0 and minus infinity, or its sink.
+    A row that saw nothing has 0 and minus infinity, or its sink.  So has one whose maximum is minus
+    infinity in base 2; where it is infinity, they are NaN and infinity.
 
     Args:
         total: sum of its probabilities.
@@ -134,13 +136,16 @@ def normalisation(total: Float32, maximum: Float32, ends: Ends) -> tuple[Float32
         maximum *= ends.unit
     if ends.constant is not None:
         maximum += ends.constant
+    infinite, reference = maximum == Float32.inf, maximum
     if ends.sink is not None:
-        own = cute.arch.fmax(maximum, Float32(LOWEST))
-        maximum = cute.arch.fmax(own, ends.sink)
-        kept = exp2(own - maximum)
-        total = total * kept + exp2(ends.sink - maximum)
-    inverse = cutlass.select_(total == 0.0, Float32(0.0), kept * cute.arch.rcp_approx(total))
-    return inverse, (maximum + cute.math.log2(total, fastmath=True)) * LN2
+        reference = cute.arch.fmax(cute.arch.fmax(maximum, ends.sink), Float32(LOWEST))
+        reference = cute.arch.fmin(reference, Float32(-LOWEST))
+        kept = exp2(maximum - reference)
+        total = total * kept + exp2(ends.sink - reference)
+    lse = (reference + cute.math.log2(total, fastmath=True)) * LN2
+    lse = cutlass.select_(infinite, Float32.inf, lse)
+    inverse = cutlass.select_(infinite, Float32.nan, kept * cute.arch.rcp_approx(total))
+    return cutlass.select_(lse == -Float32.inf, Float32(0.0), inverse), lse
 
 
 def _asm(text: str, operands: list[Any]) -> Any:

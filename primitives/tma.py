@@ -146,3 +146,11 @@ def add_floats(source: cute.Pointer, destination: cute.Pointer, count: int) -> N
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [{$r0}], [{$r1}], {$r2};",
         read_only_args=[destination.toint(), source.toint(), Int32(4 * count)],
     )
+
+
+def store_floats(source: cute.Pointer, destination: cute.Pointer, count: int) -> None:
+    """Copy fp32 numbers in shared memory to global memory; as `add_floats`."""
+    cute.arch.inline_ptx(
+        "cp.async.bulk.global.shared::cta.bulk_group [{$r0}], [{$r1}], {$r2};",
+        read_only_args=[destination.toint(), source.toint(), Int32(4 * count)],
+    )

@@ -4,6 +4,7 @@
 loop, which then ends at once.  Results of what is left out are defined.  `weaker` makes a wait one
 for the other phase of its mbarrier, or for all groups but one more.  `later` moves one of them
 behind the next access, or a commit behind the next wait for groups; an arrival may always be later.
+`fewer` makes an mbarrier complete its phases with one arrival less.
 
 What this module deliberately does not do: look for instructions inside a line; it takes PTX as
 compilers write it, an instruction for each line.
@@ -33,6 +34,7 @@ LEFT_OUT = (
     "wgmma.wait_group.",
 )
 WAIT = "mbarrier.try_wait."
+INIT = "mbarrier.init."
 GROUPS = ("cp.async.bulk.wait_group", "cp.async.wait_group", "wgmma.wait_group.")
 ACCESSES = (
     "atom.", "cp.async.bulk.global", "cp.async.bulk.shared", "cp.async.bulk.tensor", "cp.async.c",
@@ -43,6 +45,7 @@ LATER = (*(opcode for opcode in LEFT_OUT if opcode != "mbarrier.arrive."), WAIT)
 ASM = "// begin inline asm", "// end inline asm"
 INSTRUCTION = re.compile(r"\s*(?P<guard>@!?[%\w]+\s+)?(?P<opcode>[a-z][\w.:]*)\s*(?P<rest>.*)")
 STATE = re.compile(r"(?P<register>%rd\d+),")  # that an arrival returns
+CONSTANT = re.compile(r"mov\.[bsu]32\s+(%r\d+), (\d+);")
 PHASE = re.compile(r"(?P<before>\w+, \[[^]]*\], )(?P<parity>[%\w]+)(?P<behind>.*)")
 
 Edit = Callable[[str, str], str | None]
@@ -99,6 +102,24 @@ def mutants(ptx: str, edit: Edit = without) -> Iterator[Mutant]:
         seen[found["opcode"]] += 1
         text = "\n".join([*lines[:index], instead, *lines[index + 1 :]])
         yield Mutant(f"{found['opcode']} {seen[found['opcode']]}", index + 1, text)
+
+
+def fewer(ptx: str) -> Iterator[Mutant]:
+    """Let an arrival less complete the phases of each mbarrier that has several."""
+    counts = {register: int(count) for register, count in CONSTANT.findall(ptx)}
+    lines = ptx.split("\n")
+    seen = 0
+    for index, line in enumerate(lines):
+        found = INSTRUCTION.fullmatch(line)
+        if not found or not found["opcode"].startswith(INIT):
+            continue
+        seen += 1
+        place, count = found["rest"].rstrip(";").rsplit(", ", 1)
+        arrivals = counts.get(count) or int(count)
+        if arrivals > 1:
+            text = f"{found['opcode']} {place}, {arrivals - 1};"
+            changed = "\n".join([*lines[:index], text, *lines[index + 1 :]])
+            yield Mutant(f"{found['opcode']} {seen}", index + 1, changed)
 
 
 def later(ptx: str) -> Iterator[Mutant]:

@@ -7,12 +7,13 @@
     plan         what the code of the three kernels depends on, and the order of parameters
     fragment     how a tile of scores lies in the registers of a warpgroup
     architecture what differs between architectures
+    waiting      how long blocks wait for their turns, simulated
     compiled     the compiled kernels of a call, from memory, disk or the compiler
     describe     what a backward pass does, in words
 
 What follows needs CuTe-DSL::
 
-    preprocess   statistics of each query; clears the sums of dQ
+    preprocess   statistics of each query; clears the sums of dQ, or counts on who will add to them
     parameters   the values of a launch of the main kernel, in the kernel that is traced
     pairs        the batches and query heads that a tile of keys belongs to
     scores       where mod and mask, and their derivatives, are spliced in

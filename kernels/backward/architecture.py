@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from flexfa4.kernels.backward.plan import GradientPlan, PostprocessPlan
-from flexfa4.kernels.blocks.walk import WalkPlan
+from flexfa4.kernels.blocks.walk import Walk
 from flexfa4.kernels.emit.gradient import GradientProgram
 
 
@@ -21,10 +21,21 @@ class BackwardKernels(ABC):
         cached_bytes: of the L2 cache, what queries and their gradients of a section of heads may
             take.
         multiprocessors: of the GPU that the order of work is made for.
+        turn_latency: time from the end of a turn until the next one may begin, in visits of a tile;
+            see `waiting`.
     """
 
     cached_bytes: ClassVar[int]
     multiprocessors: ClassVar[int]
+    turn_latency: ClassVar[float] = 0.5
+
+    def together(self, tiling: Any) -> int:
+        """Return how many blocks have an item together."""
+        return 1
+
+    def visits_ahead(self, plan: GradientPlan) -> int:
+        """Return how many visits a block may be ahead of its turns."""
+        return 0
 
     @abstractmethod
     def tiling(self, head_dims: tuple[int, int], score: GradientProgram) -> Any | None:
@@ -35,7 +46,7 @@ class BackwardKernels(ABC):
             score: the score mod and its derivatives.
         """
 
-    def fitting(self, tiling: Any, head_dims: tuple[int, int], walk: WalkPlan) -> Any:
+    def fitting(self, tiling: Any, head_dims: tuple[int, int], walk: Walk) -> Any:
         """Return how work is cut for a mask: as `tiling` says, or otherwise.
 
         Args:
@@ -44,6 +55,10 @@ class BackwardKernels(ABC):
             walk: how tiles are found with that.
         """
         return tiling
+
+    def finishes_dq(self, tiling: Any) -> bool:
+        """Return whether the main kernel finishes dQ: see `GradientPlan.finishes_dq`."""
+        return False
 
     def dq_in_words(self, tiling: Any) -> str:
         """Return how parts of dQ reach their sums, for a tiling."""
@@ -64,4 +79,7 @@ class BackwardKernels(ABC):
 
     @abstractmethod
     def postprocess(self, plan: PostprocessPlan) -> Any:
-        """Return what CuTe-DSL traces for the kernel behind it."""
+        """Return what CuTe-DSL traces for the kernel behind it, where there is one.
+
+        There is none behind plans that finish dQ (`GradientPlan.finishes_dq`).
+        """

@@ -15,6 +15,7 @@ import torch
 
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import Buffer, Graph
+from flexfa4.frontend.layout import empty_output
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.kernels.backward.architecture import BackwardKernels
 from flexfa4.kernels.backward.plan import (
@@ -47,7 +48,7 @@ class PlannedBackward:
 
     Attributes:
         kernels: whose kernels.
-        main, preprocess, postprocess: the code.
+        main, preprocess, postprocess: the code; the last one is None where the first finishes dQ.
         walk: how tiles of queries are found, with its values.
         score, mask: the graphs that are evaluated, with their captures.
     """
@@ -55,7 +56,7 @@ class PlannedBackward:
     kernels: BackwardKernels
     main: GradientPlan
     preprocess: PreprocessPlan
-    postprocess: PostprocessPlan
+    postprocess: PostprocessPlan | None
     walk: Walk
     score: BoundGraph | None
     mask: BoundGraph | None
@@ -96,7 +97,7 @@ def plan_backward(
     if tiling is None:
         return None
     walk = _walk(blocks, tiling, inputs, wishes)
-    better = kernels.fitting(tiling, head_dims, walk.plan)
+    better = kernels.fitting(tiling, head_dims, walk)
     if better != tiling:
         tiling, walk = better, _walk(blocks, better, inputs, wishes)
     tiling = emulating(tiling, request.choices)
@@ -116,8 +117,9 @@ def plan_backward(
         limit_captures=_captures(walk.interval, sizes),
     )
     order, sink = main.dq_order, inputs.sink is not None
-    before = PreprocessPlan(element, inputs.v.shape[3], order, wishes.grad_lse, sink)
-    after = PostprocessPlan(element, order)
+    finished = main.finishes_dq
+    before = PreprocessPlan(element, inputs.v.shape[3], order, wishes.grad_lse, sink, finished)
+    after = None if finished else PostprocessPlan(element, order)
     return PlannedBackward(kernels, main, before, after, walk, score, mask)
 
 
@@ -188,18 +190,20 @@ class Given(NamedTuple):
 
     Attributes:
         do: of out.
-        dk, dv: of k and v.
-        statistics, dq, turns: the workspaces, see `plan`; the last one is any tensor where there
-            are no turns.
+        grad_q, dk, dv: of q, k and v.
+        statistics, dq, arrivals, turns: the workspaces, see `plan`; the last two are any tensor
+            where there are none.
         counter: see `flexfa4.kernels.blocks.work_counter`.
         shares: fp32, of each of the program's shares.
     """
 
     do: torch.Tensor
+    grad_q: torch.Tensor
     dk: torch.Tensor
     dv: torch.Tensor
     statistics: torch.Tensor
     dq: torch.Tensor
+    arrivals: torch.Tensor
     turns: torch.Tensor
     counter: torch.Tensor
     shares: tuple[torch.Tensor, ...]
@@ -222,12 +226,14 @@ class Memory:
     """The shapes of what the kernels of a call write, worked out once.
 
     Attributes:
-        statistics, dq, turns: of the workspaces, see `plan`; None where there are no turns.
+        statistics, dq, arrivals, turns: of the workspaces, see `plan`; the last two are None where
+            there are none.
         shares: of the sums of each share, and whether they have to be cleared.
     """
 
     statistics: tuple[int, ...]
     dq: tuple[int, ...]
+    arrivals: tuple[int, ...] | None
     turns: tuple[int, ...] | None
     shares: tuple[tuple[tuple[int, ...], bool], ...]
 
@@ -241,6 +247,7 @@ class Memory:
         return cls(
             (*tiles, STATISTICS * queries),
             (*tiles, queries * plan.head_dims[0]),
+            (*tiles, plan.dq_order.parts) if plan.finishes_dq else None,
             (*tiles, plan.takers) if plan.ordered else None,
             tuple(zip(share_shapes(plan, sizes, score), added, strict=True)),
         )
@@ -253,16 +260,20 @@ class Memory:
             do: the gradient of out.
             counter: see `Given`.
         """
-        _, k, v, _ = inputs
+        q, k, v, _ = inputs
+        grad_q = empty_output(q, q.shape[3])
         statistics = counter.new_empty(self.statistics, dtype=torch.float32)
         dq = counter.new_empty(self.dq, dtype=torch.float32)
+        arrivals = counter
+        if self.arrivals is not None:
+            arrivals = counter.new_empty(self.arrivals, dtype=torch.int64)
         turns = counter if self.turns is None else counter.new_zeros(self.turns)
         shares = [
             (counter.new_zeros if added else counter.new_empty)(shape, dtype=torch.float32)
             for shape, added in self.shares
         ]
         dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (k, v))
-        return Given(do, dk, dv, statistics, dq, turns, counter, tuple(shares))
+        return Given(do, grad_q, dk, dv, statistics, dq, arrivals, turns, counter, tuple(shares))
 
 
 def share_shapes(
@@ -331,9 +342,10 @@ class Template:
         for parameter in plan.scalars[:own]:
             self._places[parameter.name] = len(values)
             values.append(numbers.get(parameter.name, 0))
-        work, pairs = work_of(plan, inputs), _pairs(call, sizes)
-        at_end = pairs_at_end(work.tiles, call.kernels.multiprocessors, pairs)
-        values += section_numbers(work, pairs, call.walk.descending, at_end)
+        if plan.finishes_dq:
+            first = self._places["grad_q"] + 1
+            values[first : first + 3] = given.grad_q.stride()[:3]
+        values += order_numbers(call, inputs)
         values += call.walk.arguments
         self._score = CaptureValues(call.score, plan.score_captures, len(values))
         self._empty: list[int] = []  # places of tensors of the mask that have no elements
@@ -365,6 +377,9 @@ class Template:
         values[places["scale"]] = request.scale
         values[places["statistics"]] = given.statistics.data_ptr()
         values[places["dq"]] = given.dq.data_ptr()
+        if "arrivals" in places:
+            values[places["arrivals"]] = given.arrivals.data_ptr()
+            values[places["grad_q"]] = given.grad_q.data_ptr()
         if "turns" in places:
             values[places["turns"]] = given.turns.data_ptr()
         if "counter" in places:
@@ -385,6 +400,13 @@ def _tensors(inputs: Inputs, given: Given) -> dict[str, torch.Tensor]:
     return {"q": q, "k": k, "v": v, "do": given.do, "dk": given.dk, "dv": given.dv}
 
 
+def order_numbers(call: PlannedBackward, inputs: Inputs) -> tuple[int, ...]:
+    """Return the numbers of the order of work: `primitives.scheduler.Sections.numbers`."""
+    work, pairs = work_of(call.main, inputs), _pairs(call, inputs.sizes)
+    at_end = pairs_at_end(work.tiles, call.kernels.multiprocessors, pairs)
+    return section_numbers(work, pairs, call.walk.descending, at_end)
+
+
 def _pairs(call: PlannedBackward, sizes: Sizes) -> int:
     """Return how many pairs of batch and key head make a section of the order of work."""
     plan = call.main
@@ -397,12 +419,14 @@ class Statistics(NamedTuple):
     """What the kernel before the main one reads and writes beside; fp32 and contiguous.
 
     Attributes:
+        visitors: int32, not contiguous: see `visitors_of`; None where dQ is not finished.
         lse: ``(B, H, Lq)``, natural.
         grad_lse: likewise, or None.
         sink: ``(H,)`` or None.
         grad_sink: ``(H, B, tiles)``, written; or None.
     """
 
+    visitors: torch.Tensor | None
     lse: torch.Tensor
     grad_lse: torch.Tensor | None
     sink: torch.Tensor | None
@@ -413,7 +437,9 @@ def preprocess_values(
     plan: PreprocessPlan, out: torch.Tensor, given: Given, statistics: Statistics
 ) -> list[Any]:
     """Return the values of the signature of the kernel before the main one."""
-    tensors = [out, given.do, statistics.lse, given.statistics, given.dq]
+    tensors = [out, given.do, statistics.lse, given.statistics]
+    visitors = statistics.visitors
+    tensors += [given.dq] if visitors is None else [given.arrivals, visitors]
     if plan.grad_lse:
         assert statistics.grad_lse is not None
         tensors.append(statistics.grad_lse)
@@ -421,4 +447,23 @@ def preprocess_values(
         assert statistics.sink is not None and statistics.grad_sink is not None
         tensors += [statistics.sink, statistics.grad_sink]
     strides = [stride for x in (out, given.do) for stride in x.stride()[:3]]
-    return [*(t.data_ptr() for t in tensors), *strides, out.shape[2]]
+    values = [*(t.data_ptr() for t in tensors), *strides, out.shape[2]]
+    if visitors is not None:
+        values += [*visitors.stride()[:2], given.grad_q.data_ptr(), *given.grad_q.stride()[:3]]
+    return values
+
+
+def visitors_of(call: PlannedBackward, inputs: Inputs) -> torch.Tensor | None:
+    """Return how many tiles of keys add to each tile of dQ, for a main kernel that finishes it.
+
+    Returns:
+        Int32 ``(B, H, tiles)``, expanded where batches or heads are alike; else None.
+    """
+    if not call.main.finishes_dq:
+        return None
+    sizes, found = inputs.sizes, call.walk.visitors
+    shape = (sizes.batch, sizes.heads, q_tiles_of(call.main, sizes))
+    if found is None:
+        every = work_of(call.main, inputs).tiles
+        found = torch.full(shape[2:], every, dtype=torch.int32, device=inputs.q.device)
+    return found.expand(shape)

@@ -94,20 +94,26 @@ class CapturedSums(TraceTime):
         _add_where(Boolean(value != 0.0), element, value)  # what is hidden adds nothing
 
     def finish_tile(self, origin: Int32) -> None:
-        """Add the sums of a tile to those in global memory; `origin` as before."""
+        """Add the sums of a tile, or of a part of it, to those in global memory.
+
+        Args:
+            origin: as before.
+        """
         for share, sums in self._of_tile.items():
             if self._shares[share].over == "query":
                 self._add_queries(share, sums, origin)
             else:
                 self._add_distances(share, sums, origin)
+            sums.clear()
 
     def _add_queries(self, share: int, sums: dict[int, Float32], origin: Int32) -> None:
         length = self._parameters["q_len"]
-        values = [sums[column] for column in sorted(sums)]
+        columns = sorted(sums)
+        values = [sums[column] for column in columns]
         own, first = _over_rows(values, self._fragment.sharing)
         start = self._start(share) + self._pair * length
         for i, total in enumerate(own):
-            place = first + i
+            place = first + (columns[0] + i)
             query = origin + self._fragment.column_of(place)
             _add_where(query < length, (start + query).toint(), total)
 

@@ -16,11 +16,11 @@ Plan = GradientPlan | PreprocessPlan | PostprocessPlan
 
 
 class Kernels(NamedTuple):
-    """The kernels in the order in which they run."""
+    """The kernels in the order in which they run; some plans have no last one."""
 
     preprocess: CompiledKernel
     main: CompiledKernel
-    postprocess: CompiledKernel
+    postprocess: CompiledKernel | None
 
 
 def kernels_for(call: PlannedBackward, name: str) -> Kernels:
@@ -35,9 +35,13 @@ def kernels_for(call: PlannedBackward, name: str) -> Kernels:
         MissingCompilerPackageError: one has to be compiled, and CuTe-DSL is not installed.
     """
     _note(call.main)
-    plans = (call.preprocess, call.main, call.postprocess)
     make = functools.partial(compile_plan, call.kernels, name)
-    return Kernels(*(KERNELS.get(p, name, functools.partial(make, p)) for p in plans))
+
+    def kept(plan: Plan) -> CompiledKernel:
+        return KERNELS.get(plan, name, functools.partial(make, plan))
+
+    after = None if call.postprocess is None else kept(call.postprocess)
+    return Kernels(kept(call.preprocess), kept(call.main), after)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -40,8 +40,11 @@ def gradients_in_words(
     tiling = None if program is None else kernels.tiling(head_dims, program)
     if program is None or tiling is None:
         return "computed by the CPU backend's torch code on the GPU, from out and lse"
+    count = "three kernels"
+    if kernels.finishes_dq(tiling):
+        count += ", or two where queries meet few tiles of keys"
     lines = [
-        f"three kernels, from out and lse; tiles of {tiling.queries} queries by {tiling.keys} keys;"
+        f"{count}, from out and lse; tiles of {tiling.queries} queries by {tiling.keys} keys;"
         f" {kernels.dq_in_words(tiling)}; derivative of the mod: {_derivative(program)}"
     ]
     for buffer in buffers:

@@ -26,6 +26,7 @@ class Fragment:
         ahead: see `flexfa4.kernels.emit.places.Columns`.
         pairs: neighbouring columns, which are neighbouring registers, share instructions
             (`flexfa4.primitives.packed`).
+        summed: columns of which sums for captured tensors are made at once; None for all.
     """
 
     columns: int
@@ -34,6 +35,7 @@ class Fragment:
     run: int
     ahead: int | None = None
     pairs: bool = False
+    summed: int | None = None
 
     @property
     def multiple(self) -> int:

@@ -23,7 +23,6 @@ from flexfa4.frontend.analysis.bounds import premises, unproved_loads
 from flexfa4.frontend.evaluate import Program, Values
 from flexfa4.frontend.ir import Buffer
 from flexfa4.frontend.lanes import Lanes
-from flexfa4.frontend.layout import empty_output
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.kernels.backward.architecture import BackwardKernels
 from flexfa4.kernels.backward.call import (
@@ -39,11 +38,12 @@ from flexfa4.kernels.backward.call import (
     preprocess_values,
     q_tiles_of,
     summed_in_kernel,
+    visitors_of,
     work_of,
 )
 from flexfa4.kernels.backward.compiled import Kernels, kernels_for
 from flexfa4.kernels.backward.plan import GradientPlan
-from flexfa4.kernels.blocks.work_counter import work_counter
+from flexfa4.kernels.blocks.work_counter import stream_and_counter, work_counter
 from flexfa4.kernels.compile.errors import MissingCompilerPackageError
 from flexfa4.kernels.compile.signature import UNIT
 from flexfa4.kernels.emit.errors import KernelLimitError
@@ -113,15 +113,15 @@ class Backwards:
         if launched is None:
             return _by_torch(request, inputs, results, wanted)
         found = launched.run(request, own, results, do)
-        rest = [w and b in asked - captures for b, w in zip(buffers, wanted[4:], strict=True)]
-        others: list[torch.Tensor | None] = [None] * len(inputs)
-        if any(rest):
-            others = _by_torch(request, inputs, results, [False] * 4 + rest)
         named = (found.q, found.k, found.v, found.sink, *map(found.captures.get, buffers))
-        return [
-            (g if other is None else other) if w else None
-            for g, other, w in zip(named, others, wanted, strict=True)
-        ]
+        gradients = [g if w else None for g, w in zip(named, wanted, strict=True)]
+        if asked != captures:
+            rest = [w and b in asked - captures for b, w in zip(buffers, wanted[4:], strict=True)]
+            others = _by_torch(request, inputs, results, [False] * 4 + rest)
+            gradients = [
+                g if other is None else other for g, other in zip(gradients, others, strict=True)
+            ]
+        return gradients
 
 
 class _Server(NamedTuple):
@@ -164,7 +164,8 @@ class _Launched:
         target: who launches them.
         copied: which of q, k, v, out and do the hardware's copies cannot take: they are copied
             first.
-        slab: columns of dq that the last kernel writes at once.
+        slab: columns of dq that the last kernel writes at once, where there is one.
+        visitors: see `call.visitors_of`.
         memory: what the main kernel needs beside what is given to it.
         tiles: blocks of the first and the last kernel: tiles of queries, heads, batches.
         blocks: blocks of the main one.
@@ -176,6 +177,7 @@ class _Launched:
     target: Target
     copied: tuple[bool, ...]
     slab: int
+    visitors: torch.Tensor | None
     memory: Memory
     tiles: tuple[int, int, int]
     blocks: int
@@ -184,18 +186,16 @@ class _Launched:
         """Run the kernels."""
         call = self.call
         inputs, out, do = _fitting(inputs, results.out, do, self.copied)
-        device = inputs.q.device
-        stream = torch._C._cuda_getCurrentRawStream(device.index) if inputs.q.is_cuda else 0
-        given = self.memory.given(inputs, do, work_counter(device, stream))
-        statistics = _statistics(call, inputs, results)
-        dq = empty_output(inputs.q, inputs.q.shape[3])
+        stream, counter = stream_and_counter(inputs.q)
+        given = self.memory.given(inputs, do, counter)
+        statistics = _statistics(call, inputs, results, self.visitors)
         launch = self.target.executor.launch
         launch(
             self.kernels.preprocess,
             self.tiles,
             preprocess_values(call.preprocess, out, given, statistics),
             stream=stream,
-            memory=(out, do, given.statistics, given.dq, *statistics),
+            memory=(out, *given[:-2], *statistics),
         )
         launch(
             self.kernels.main,
@@ -204,20 +204,25 @@ class _Launched:
             stream=stream,
             memory=(*inputs, *given[:-1], *given.shares, *self.template.kept, *request.tensors),
         )
-        launch(
-            self.kernels.postprocess,
-            self.tiles,
-            [keys_of(dq, self.slab), given.dq.data_ptr(), request.scale],
-            stream=stream,
-            memory=(dq, given.dq),
-        )
+        if self.kernels.postprocess is not None:
+            launch(
+                self.kernels.postprocess,
+                self.tiles,
+                [keys_of(given.grad_q, self.slab), given.dq.data_ptr(), request.scale],
+                stream=stream,
+                memory=(given.grad_q, given.dq),
+            )
         sink = None
         if statistics.grad_sink is not None and inputs.sink is not None:
             sink = statistics.grad_sink.sum((1, 2)).to(inputs.sink.dtype)
-        return _Found(dq, given.dk, given.dv, sink, _captured(call, request, inputs, given))
+        return _Found(
+            given.grad_q, given.dk, given.dv, sink, _captured(call, request, inputs, given)
+        )
 
 
-def _statistics(call: PlannedBackward, inputs: Inputs, results: Results) -> Statistics:
+def _statistics(
+    call: PlannedBackward, inputs: Inputs, results: Results, visitors: torch.Tensor | None
+) -> Statistics:
     sink, grad_lse, grad_sink = inputs.sink, results.grad_lse, None
     if sink is not None:
         sink = sink.to(torch.float32).contiguous()
@@ -226,7 +231,7 @@ def _statistics(call: PlannedBackward, inputs: Inputs, results: Results) -> Stat
         grad_sink = sink.new_empty(shape)
     if grad_lse is not None:
         grad_lse = grad_lse.to(torch.float32).contiguous()
-    return Statistics(results.lse.contiguous(), grad_lse, sink, grad_sink)
+    return Statistics(visitors, results.lse.contiguous(), grad_lse, sink, grad_sink)
 
 
 def _captured(
@@ -308,17 +313,21 @@ def _launched(
         warnings.warn(BackendWarning(f"gradients come from plain torch code: {text}"), stacklevel=2)
         return None
     for kernel in kernels:
-        server.target.executor.load(kernel)
+        if kernel is not None:
+            server.target.executor.load(kernel)
     counter = work_counter(inputs.q.device, 0)
     sizes = inputs.sizes
     memory = Memory.of(call.main, sizes, request.score)
     template = Template(call, inputs, memory.given(inputs, do, counter))
-    slab = call.postprocess.maps[0].box[0]
+    slab = 0 if call.postprocess is None else call.postprocess.maps[0].box[0]
+    visitors = visitors_of(call, inputs)
     tiles = (q_tiles_of(call.main, sizes), sizes.heads, sizes.batch)
     together = kernels.main.cluster[0]
     clusters = max(1, server.target.multiprocessors // together)
     blocks = together * (min(items, clusters) if call.main.fetched else items)
-    return _Launched(call, kernels, template, server.target, copied, slab, memory, tiles, blocks)
+    return _Launched(
+        call, kernels, template, server.target, copied, slab, visitors, memory, tiles, blocks
+    )
 
 
 def _fitting(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Float32, Int32, Int64, Uint32, cute
 
 from flexfa4.frontend.ir import input_, make_graph
 from flexfa4.kernels.backward.plan import STATISTICS, GradientPlan
@@ -14,6 +14,7 @@ from flexfa4.kernels.emit.evaluator import Fixed, Leaves
 from flexfa4.kernels.emit.gradient_sites import GradientSite, Sink
 from flexfa4.kernels.emit.places import Columns
 from flexfa4.kernels.emit.sites import MaskSite
+from flexfa4.kernels.forward.tiles import ELEMENT
 from flexfa4.kernels.forward.traced_parameters import TracedParameters
 from flexfa4.primitives.device_arithmetic import DEVICE
 from flexfa4.primitives.scheduler import NUMBERS, Order, Sections
@@ -102,6 +103,23 @@ class Parameters(TracedParameters[GradientPlan]):
         start = cute.recast_ptr(self["dq"], dtype=Float32)
         return start + Int64(number) * (order.part * order.parts)
 
+    def arrivals_at(self, number: Int32) -> cute.Pointer:
+        """Return where arrivals at the parts of a tile of dQ are counted, by the tile's number."""
+        start = cute.recast_ptr(self["arrivals"], dtype=Int64)
+        return start + number * self.plan.dq_order.parts
+
+    def place_of(self, number: Int32) -> tuple[Int32, Int32, Int32]:
+        """Return batch, head and number among the head's of a tile of queries."""
+        row, q_tile = _divided(number, self._tiles)
+        batch, head = _divided(row, self["heads"])
+        return batch, head, q_tile
+
+    def grad_q_at(self, batch: Int32, head: Int32, query: Int32, column: Int32) -> Int64:
+        """Return the address of an element of the gradient of q."""
+        axes = ((batch, "batch"), (head, "head"), (query, "row"))
+        place = sum((Int64(n) * self[f"grad_q_{axis}_stride"] for n, axis in axes), Int64(column))
+        return Int64(self["grad_q"].toint()) + ELEMENT * place
+
     def gradient_site(self, batch: Int32, head: Int32, sink: Sink | None) -> GradientSite:
         """Return the score mod and its derivatives, for the queries of a head.
 
@@ -147,6 +165,12 @@ class Parameters(TracedParameters[GradientPlan]):
             self["kv_heads"],
             self._captures.get(what, ()),
         )
+
+
+def _divided(number: Int32, by: Int32) -> tuple[Int32, Int32]:
+    """Return quotient and remainder of numbers that are not negative."""
+    quotient = Int32(Uint32(number) // Uint32(by))
+    return quotient, number - quotient * by
 
 
 def anew(number: Int32) -> Int32:

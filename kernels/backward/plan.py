@@ -11,6 +11,12 @@ last one of which may reach beyond the last query:
                 probabilities are 0, and delta is 0.
 ``dq``          ``(B, H, tiles, queries * D)``: the sum of ``dS K``, without the softmax scale; a
                 tile lies as the accumulators of the product hold it (`DqOrder`).
+
+The main kernel may finish dQ itself (`GradientPlan.finishes_dq`).  Then nothing clears these sums
+before, no kernel follows, and there is a third one:
+
+``arrivals``    ``(B, H, tiles, parts)`` words of 64 bits, for each part of a tile, in which who
+                adds to it is counted (`flexfa4.primitives.arrivals`).
 """
 
 from __future__ import annotations
@@ -39,6 +45,14 @@ from flexfa4.kernels.forward.tiles import swizzle_bytes
 
 STATISTICS: Final = 2
 """Numbers of a query that are loaded with it: its lse in base 2, and delta; fp32."""
+
+GRAD_Q: Final[Signature] = (
+    Pointer("grad_q"),
+    *(Int64(f"grad_q_{axis}_stride") for axis in ("batch", "head", "row")),
+)
+"""The parameters of the gradient of q; strides in elements."""
+
+VISITOR_STRIDES: Final[Signature] = (Int64("visitors_batch_stride"), Int64("visitors_head_stride"))
 
 _PLAIN: Final = GradientProgram()
 _NOTHING: Final = CapturePlan(along="q")
@@ -114,6 +128,11 @@ class GradientPlan(ABC):
         return self.walk.ranked
 
     @property
+    def finishes_dq(self) -> bool:
+        """Whether it writes dQ as it is wanted; otherwise its sums, for a kernel behind it."""
+        return False
+
+    @property
     @abstractmethod
     def storage(self) -> Any:
         """The plan of shared memory; its `bytes` are those of a block."""
@@ -164,6 +183,7 @@ class GradientPlan(ABC):
     def scalars(self) -> tuple[Parameter, ...]:
         """The parameters behind the tensor maps, but for captures.
 
+        Where dQ is finished, ``grad_q`` is the gradient of q, with its strides in elements.
         ``turns`` has Int32 counters of `primitives.semaphores`, ``(B, H, tiles, takers)``, all 0;
         ``counter`` is there if items are fetched; ``share0`` and so on get the sums for captured
         tensors, see `captures`.  ``group`` is how many query heads share a key head, and
@@ -172,6 +192,7 @@ class GradientPlan(ABC):
         return (
             Pointer("statistics"),
             Pointer("dq"),
+            *((Pointer("arrivals"), *GRAD_Q) if self.finishes_dq else ()),
             *((Pointer("turns"),) if self.ordered else ()),
             *((Pointer("counter"),) if self.fetched else ()),
             *(Pointer(f"share{i}") for i in range(len(self.score.shares))),
@@ -198,7 +219,10 @@ def tensor_of(tensor_map: TensorMap) -> str:
 
 @dataclass(frozen=True)
 class PreprocessPlan:
-    """The kernel before the main one: fills the statistics and clears the workspace of dQ.
+    """The kernel before the main one: fills the statistics, and makes ready for dQ.
+
+    It clears the sums of dQ, or, where the main kernel finishes dQ, counts on who will add to each
+    tile, and writes the zeros of tiles that nobody adds to.
 
     A block has a tile of queries: the grid is ``(tiles, H, B)``.
 
@@ -209,6 +233,7 @@ class PreprocessPlan:
         grad_lse: there is a gradient of the lse.
         sink: the sum over a tile's queries of ``exp(sink - lse) * -delta`` is written, for each of
             ``(H, B, tiles)``, to ``grad_sink``.
+        finishes_dq: as the main kernel has it.
     """
 
     element: str
@@ -216,21 +241,27 @@ class PreprocessPlan:
     order: DqOrder
     grad_lse: bool = False
     sink: bool = False
+    finishes_dq: bool = False
 
     @property
     def signature(self) -> Signature:
         """The parameters.
 
+        Where the main kernel finishes dQ: ``visitors``, how many tiles of keys add to each tile of
+        queries, is int32 ``(.., .., tiles)``, with strides for batches and heads.
+
         Strides are of out and dO, in elements; lse is natural and, like grad_lse, fp32 ``(B, H,
         q_len)`` and contiguous; sink is fp32 ``(H,)``.
         """
-        pointers = ["out", "do", "lse", "statistics", "dq"]
+        pointers = ["out", "do", "lse", "statistics"]
+        pointers += ["arrivals", "visitors"] if self.finishes_dq else ["dq"]
         pointers += ["grad_lse"] * self.grad_lse + ["sink", "grad_sink"] * self.sink
         strides = [f"{x}_{axis}_stride" for x in ("out", "do") for axis in ("batch", "head", "row")]
         return (
             *(Pointer(name) for name in pointers),
             *(Int64(name) for name in strides),
             Int32("q_len"),
+            *(VISITOR_STRIDES + GRAD_Q if self.finishes_dq else ()),
         )
 
 

@@ -1,4 +1,7 @@
-"""The kernel before the main one: statistics of each query, and sums of dQ that begin at 0.
+"""The kernel before the main one: statistics of each query, and what sums of dQ begin with.
+
+Sums begin at 0, or with the number of those who will add to them, where the first one needs no 0
+(`flexfa4.primitives.arrivals`).
 
 ``delta = rowsum(dO * O) - dlse`` is the same for all keys of a query, and is what makes the
 gradient of a row of probabilities sum to nothing (FlashAttention, arXiv 2205.14135, appendix B).
@@ -21,6 +24,7 @@ from cutlass import Float32, Int32, Int64, cute
 
 from flexfa4.kernels.backward.plan import PreprocessPlan
 from flexfa4.kernels.emit.program import LOG2E
+from flexfa4.primitives.arrivals import Arrivals
 
 THREADS: Final = 128
 _WARP: Final = 32
@@ -48,7 +52,10 @@ class PreprocessKernel:
     def kernel(self, values: tuple[Any, ...]) -> None:
         """The device code."""
         tile = _Tile(self.plan, values)
-        tile.clear()
+        if cutlass.const_expr(self.plan.finishes_dq):
+            tile.expect()
+        else:
+            tile.clear()
         sink = Float32(0.0)
         for i in cutlass.range_constexpr(tile.passes):
             sink = tile.rows(i, sink)
@@ -92,6 +99,35 @@ class _Tile:
             cute.autovec_copy(zeros, target)
 
     @cute.jit
+    def expect(self) -> None:
+        """Say how many tiles of keys will add to the tile; dQ that nobody adds to is 0."""
+        of_head = (
+            Int64(self.batch) * self.given["visitors_batch_stride"]
+            + Int64(self.head) * self.given["visitors_head_stride"]
+        )
+        counts = cute.recast_ptr(self.given["visitors"], dtype=Int32)
+        visitors = Int32((counts + of_head + self.tile).load())
+        parts = self.plan.order.parts
+        if self.thread < parts:
+            words = cute.recast_ptr(self.given["arrivals"], dtype=Int64)
+            own = (self._row * self.tiles + self.tile) * parts + self.thread
+            Arrivals(words + own).expect(visitors)
+        if visitors == 0:
+            self._write_zeros()
+
+    @cute.jit
+    def _write_zeros(self) -> None:
+        """Set dQ of the tile to 0."""
+        vectors = self.plan.order.head_dim // _VECTOR
+        zeros = cute.make_rmem_tensor(_VECTOR, self.dtype)
+        zeros.fill(0.0)
+        for i in range(self.thread, self.plan.order.queries * vectors, THREADS):
+            query = self.tile * self.plan.order.queries + i // vectors
+            if query < self.given["q_len"]:
+                target = self._vector_at("grad_q", query, i % vectors)
+                cute.autovec_copy(zeros, cute.make_tensor(target, cute.make_layout(_VECTOR)))
+
+    @cute.jit
     def rows(self, number: int, sink: Float32) -> Float32:
         """Compute the statistics of some queries, one for each group of threads.
 
@@ -133,14 +169,7 @@ class _Tile:
         """Return a thread's part of the scalar product of a row of out and of dO."""
         vectors = []
         for name in ("out", "do"):
-            start = cute.recast_ptr(self.given[name], dtype=self.dtype)
-            place = (
-                Int64(self.batch) * self.given[f"{name}_batch_stride"]
-                + Int64(self.head) * self.given[f"{name}_head_stride"]
-                + Int64(query) * self.given[f"{name}_row_stride"]
-                + own * _VECTOR
-            )
-            row = start + cute.assume(place, divby=_VECTOR)
+            row = self._vector_at(name, query, own)
             found = cute.make_rmem_tensor(_VECTOR, self.dtype)
             cute.autovec_copy(cute.make_tensor(row, cute.make_layout(_VECTOR)), found)
             vectors.append(found.load().to(Float32))
@@ -149,6 +178,17 @@ class _Tile:
         for i in range(_VECTOR):
             total += product[i]
         return total
+
+    def _vector_at(self, name: str, query: Int32, number: Int32) -> cute.Pointer:
+        """Return where a vector of a row of a tensor lies."""
+        start = cute.recast_ptr(self.given[name], dtype=self.dtype)
+        place = (
+            Int64(self.batch) * self.given[f"{name}_batch_stride"]
+            + Int64(self.head) * self.given[f"{name}_head_stride"]
+            + Int64(query) * self.given[f"{name}_row_stride"]
+            + number * _VECTOR
+        )
+        return start + cute.assume(place, divby=_VECTOR)
 
     @cute.jit
     def add_up(self, sink: Float32) -> None:

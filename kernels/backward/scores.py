@@ -162,7 +162,8 @@ class TileScores(TraceTime):
         limits: of each row the first visible column and the one behind the last, relative to the
             thread's first one; None for a limit that hides nothing, or where there are none.
         mask: the mask, where it is evaluated for each score.
-        finish: is called behind the last gradient; None for nothing to do.
+        finish: is called behind the last gradient, and perhaps behind others before
+            (`Fragment.summed`); None for nothing to do.
     """
 
     def __init__(
@@ -249,7 +250,8 @@ class TileScores(TraceTime):
                 row, column = self.fragment.element(i)
                 given = (weights[i], changes[i - first], own[column - column_0])
                 changes[i - first] = score.gradient(row, column, *given)
-        if self._finish is not None and first + cute.size(changes) == cute.size(weights):
+        done = (first + cute.size(changes)) // self.fragment.rows
+        if self._finish is not None and done % (self.fragment.summed or self.fragment.columns) == 0:
             self._finish()
 
     def _exponents(self, products: Any, start: int, lse: list[Float32]) -> Iterator[Float32]:

@@ -1,4 +1,4 @@
-"""Whether the ends of intervals are monotone, and how many tiles are visited.
+"""Whether the ends of intervals are monotone, which tiles are visited, and how many.
 
 Numbers of visits are those of the kernel, found without it: from the same extremes of the rows of
 each tile.  Works on tensors, wherever a mask is evaluated, for all classes of batches and heads.
@@ -42,10 +42,12 @@ def monotone_in_tiles(solved: Solved, classes: Classes, per_line: int) -> bool:
     return not bool((rises & falls).any())
 
 
-def visits_of(
+def visited_tiles(
     solved: Solved, classes: Classes, shape: TileShape, sampling: Sampling
 ) -> torch.Tensor:
-    """Return how many tiles each query tile visits, int64 ``(classes, query tiles)``.
+    """Return which tiles each query tile visits, int64 ``(2, classes, query tiles)``.
+
+    From the first one to, not including, the second; both are 0 where there are none.
 
     Args:
         solved: a closed form of at most one interval of keys; for one of queries, queries and keys
@@ -56,7 +58,7 @@ def visits_of(
     """
     rows, queries, device = solved.lines, shape.queries, solved.values.device
     tiles = block_count(rows, queries)
-    found = torch.zeros(len(classes), tiles, dtype=torch.int64, device=device)
+    found = torch.zeros(2, len(classes), tiles, dtype=torch.int64, device=device)
     if not solved.form.spans or not rows:
         return found
     step = max(1, queries - 1) if sampling == "edges" else 1
@@ -70,8 +72,28 @@ def visits_of(
             begin = begin.masked_fill(~seen, solved.length)
             end = end.masked_fill(~seen, 0)
         begin, end = begin.amin(-1), end.amax(-1)
-        touched = block_counts(end, shape.keys) - blocks_of(begin, shape.keys)
-        found[part] = touched.masked_fill_(end <= begin, 0)
+        touched = torch.stack((blocks_of(begin, shape.keys), block_counts(end, shape.keys)))
+        found[:, part] = touched.masked_fill_(end <= begin, 0)
+    return found
+
+
+def visits_of(visited: torch.Tensor) -> torch.Tensor:
+    """Return how many tiles each line visits, int64 ``(classes, lines)``, from `visited_tiles`."""
+    return visited.diff(dim=0)[0]
+
+
+def visitors_of(visited: torch.Tensor, tiles: int) -> torch.Tensor:
+    """Return how many lines visit each tile, int32 ``(classes, tiles)``.
+
+    Args:
+        visited: by each line: `visited_tiles`.
+        tiles: that could be.
+    """
+    begin, end = visited
+    steps = begin.new_zeros(len(begin), tiles + 1)
+    steps.scatter_add_(1, begin, torch.ones_like(begin))
+    steps.scatter_add_(1, end, torch.full_like(end, -1))
+    found: torch.Tensor = steps.cumsum(1)[:, :tiles].to(torch.int32)
     return found
 
 

@@ -32,6 +32,16 @@ class TileLists:
     tiles: torch.Tensor
     counts: torch.Tensor
 
+    def visitors(self, tiles: int) -> torch.Tensor:
+        """Return how many lines visit each of so many tiles, int32 ``(classes, tiles)``."""
+        classes, visits = len(self.counts), len(self.tiles) - 1
+        of_class = torch.arange(classes, device=self.tiles.device)
+        of_visit = of_class.repeat_interleave(self.counts.sum(1), output_size=visits)
+        found = torch.zeros(classes * tiles, dtype=torch.int32, device=self.tiles.device)
+        place = of_visit * tiles + self.tiles[:visits]
+        found.index_add_(0, place, torch.ones_like(place, dtype=torch.int32))
+        return found.view(classes, tiles)
+
 
 def listed(runs: BlockRuns, length: int, tile: int, *, ragged: bool = False) -> TileLists:
     """Return the visits of runs of tiles.

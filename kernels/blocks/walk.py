@@ -28,7 +28,7 @@ from flexfa4.frontend.masks.runs import order
 from flexfa4.frontend.masks.solving.solved import Solved
 from flexfa4.frontend.masks.solving.spans import Span
 from flexfa4.frontend.masks.structure import Lines, MaskBlocks
-from flexfa4.kernels.blocks.counts import monotone_in_tiles, visits_of
+from flexfa4.kernels.blocks.counts import monotone_in_tiles, visited_tiles, visitors_of, visits_of
 from flexfa4.kernels.blocks.intervals import (
     LINES,
     Interval,
@@ -38,7 +38,7 @@ from flexfa4.kernels.blocks.intervals import (
     span_of,
 )
 from flexfa4.kernels.blocks.lists import TileLists, halves_of, listed
-from flexfa4.kernels.blocks.ranks import best_ranks
+from flexfa4.kernels.blocks.ranks import best_turns
 from flexfa4.kernels.blocks.steps import (
     Direction,
     direction_of_steps,
@@ -224,6 +224,7 @@ class Walk:
         descending: the last tile of queries is the first in the order of work.
         interval: ``plan.interval`` with what it captures.
         counted: makes `visits`; None where every tile visits all.
+        found: makes `visitors`; likewise.
     """
 
     plan: WalkPlan
@@ -231,11 +232,20 @@ class Walk:
     descending: bool = False
     interval: BoundGraph | None = None
     counted: Callable[[], torch.Tensor] | None = None
+    found: Callable[[], torch.Tensor] | None = None
 
     @functools.cached_property
     def visits(self) -> torch.Tensor | None:
         """How many tiles each tile visits, int64 ``(classes, tiles)``; None where it is all."""
         return None if self.counted is None else self.counted()
+
+    @functools.cached_property
+    def visitors(self) -> torch.Tensor | None:
+        """How many tiles visit each tile, int32 ``(batches, heads, tiles)``, on the device.
+
+        One for all batches, or for all heads, where they are alike; None where all tiles visit all.
+        """
+        return None if self.found is None else self.found()
 
     @functools.cached_property
     def arguments(self) -> tuple[int, ...]:
@@ -285,6 +295,16 @@ def walk_for(
     return walks[key]
 
 
+def visits_in_lists(
+    blocks: MaskBlocks, shape: TileShape, device: torch.device, by: Lines
+) -> TileLists:
+    """Return the visits of all lines, in the order in which they are made without turns.
+
+    Arguments are those of `walk_for`.
+    """
+    return _Chooser(blocks, shape, device, by)._lists()
+
+
 def _across(shape: TileShape, by: Lines) -> TileShape:
     """Return a shape with what the lines are of in the place of queries."""
     return shape if by == "rows" else TileShape(shape.keys, shape.queries)
@@ -324,25 +344,29 @@ class _Chooser:
             solved = replace(solved, values=replace(solved.values, device=torch.device("cpu")))
         sampling = self._sampling(span, solved)
         plan = WalkPlan("closed", self.shape, interval, sampling, by=self.by)
-        counted = functools.partial(
-            visits_of, solved, self.blocks.classes, _across(self.shape, self.by), sampling
+        visited = functools.cache(
+            functools.partial(
+                visited_tiles, solved, self.blocks.classes, _across(self.shape, self.by), sampling
+            )
         )
+        found = self._visitors(lambda tiles: visitors_of(visited(), tiles))
         if neighbours_meet(span.start, span.stop, interval.line):
             direction = _direction(span, solved)
             if direction is not None:
-                return Walk(plan, (), direction == "descending", limits, counted)
-            return self._finished(plan, (), limits, counted())
-        visits = counted()
+                descending = direction == "descending"
+                return Walk(plan, (), descending, limits, lambda: visits_of(visited()), found)
+            return self._finished(plan, (), limits, visits_of(visited()), found)
+        visits = visits_of(visited())
         if not self._wasteful(visits):
-            return self._finished(plan, (), limits, visits)
+            return self._finished(plan, (), limits, visits, found)
         return self._listed(interval, limits)
 
     def ranked(self) -> Walk:
         """Return the walk with ranks, in the order of work in which lines wait the least."""
         walk = self.walk()
-        lists = self._lists()
-        ranks, descending = best_ranks(lists, self._lines())
-        own = (lists.begins, lists.tiles, ranks)
+        turns = best_turns(self._lists(), self._lines(), not walk.plan.has_limits)
+        lists = turns.lists
+        own = (lists.begins, lists.tiles, turns.ranks)
         values: list[torch.Tensor | int] = [v.to(self.device) for v in own]
         plan = WalkPlan(
             "listed",
@@ -353,7 +377,24 @@ class _Chooser:
             ranked=True,
         )
         values += self._class_values()
-        return Walk(plan, tuple(values), descending, walk.interval, lambda: lists.counts)
+        found = self._visitors(lists.visitors)
+        counted = lambda: lists.counts  # noqa: E731
+        return Walk(plan, tuple(values), turns.descending, walk.interval, counted, found)
+
+    def _visitors(self, of_tiles: Callable[[int], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        """Return what makes `Walk.visitors`.
+
+        Args:
+            of_tiles: returns how many lines visit each of so many tiles, for each class.
+        """
+        size, shape = self.blocks.size, self.shape
+        ends = (size.kv_len, shape.keys) if self.by == "rows" else (size.q_len, shape.queries)
+
+        def found() -> torch.Tensor:
+            of_class = of_tiles(block_count(*ends)).to(self.device)
+            return of_class[self.blocks.classes.of_on(self.device)]
+
+        return found
 
     def _lines(self) -> int:
         """Return how many lines a class has."""
@@ -393,7 +434,7 @@ class _Chooser:
             halves = halves_of(lists, replace(self, shape=shape)._lists())
             values += (halves.to(self.device),)
         plan = WalkPlan("listed", self.shape, interval, by=self.by, halves=self.halves)
-        return self._finished(plan, values, limits, lists.counts)
+        return self._finished(plan, values, limits, lists.counts, self._visitors(lists.visitors))
 
     def _finished(
         self,
@@ -401,6 +442,7 @@ class _Chooser:
         values: tuple[torch.Tensor | int, ...],
         limits: BoundGraph | None,
         visits: torch.Tensor,
+        found: Callable[[], torch.Tensor],
     ) -> Walk:
         """Return a walk with tables of the order of work and of classes.
 
@@ -409,7 +451,7 @@ class _Chooser:
         """
         plan = replace(plan, classes=self._has_classes, order_table=True)
         values += (*self._class_values(), order(visits, "lpt").to(self.device))
-        return Walk(plan, values, interval=limits, counted=lambda: visits)
+        return Walk(plan, values, interval=limits, counted=lambda: visits, found=found)
 
     @property
     def _has_classes(self) -> bool:

@@ -61,7 +61,7 @@ BACKENDS = pytest.mark.parametrize("backend", CAPABILITIES)
 def test_gradients_are_the_same_bits_in_every_order_of_blocks(mask: Any, backend: str) -> None:
     run = functools.partial(gradients, backend, mask, True)
     first = run()
-    orders = [*((schedule, 0) for schedule in SCHEDULES), *(("random", seed) for seed in SEEDS)]
+    orders = [*((schedule, 0) for schedule in SCHEDULES), ("random", 1), ("random", 2)]
     for schedule, seed in orders:
         again = run(schedule=schedule, seed=seed)
         assert all(map(torch.equal, first, again))

@@ -21,11 +21,13 @@ from flexfa4.frontend.ir import (
     Buffer,
     DType,
     Node,
+    Scalar,
     const,
     input_,
     iota,
     load,
     make_graph,
+    scalar,
     topological,
 )
 from flexfa4.frontend.ops import OPS, apply
@@ -83,6 +85,7 @@ class Operands:
         self.bits = bits
         self.generator = torch.Generator().manual_seed(bits)
         self.made: dict[str, torch.Tensor] = {}
+        self.numbers: dict[str, int] = {}
 
     def of(self, name: str, dtype: DType) -> Node:
         """Return a load of a tensor of values for an operand."""
@@ -103,6 +106,12 @@ class Operands:
         self.made[name] = values
         return load(Buffer(name, dtype, (None, None)), PLACE)
 
+    def number(self, value: int) -> Node:
+        """Return a captured integer."""
+        name = f"n{len(self.numbers)}"
+        self.numbers[name] = value
+        return scalar(Scalar(name, I32))
+
 
 def computed(
     roots: Sequence[Node], operands: Operands, *, fast: bool = False, exact: bool = False
@@ -112,7 +121,11 @@ def computed(
         lambda a, b: apply("or", a, b), [apply("to_bool", root) for root in roots]
     )
     graph = make_graph("mask", whole)
-    bound = BoundGraph(graph, tuple(operands.made[b.name] for b in graph.buffers))
+    bound = BoundGraph(
+        graph,
+        tuple(operands.made[b.name] for b in graph.buffers),
+        tuple(operands.numbers[s.name] for s in graph.scalars),
+    )
     plan = capture_plan(bound, SIZES)
     work = Work(graph, plan, tuple(roots), exact=exact, fast=fast, columns=8, tail=False)
     results = evaluated(work, bound, SIZES)[:, 0, 0]
@@ -130,7 +143,11 @@ def expected(root: Node, operands: Operands, dtype: torch.dtype = torch.float32)
             values[node] = found.to({**SCORE_DTYPES, F32: dtype}[node.dtype])
         elif node.op == "const":
             values[node] = torch.tensor(node.attr, dtype={**SCORE_DTYPES, F32: dtype}[node.dtype])
-        elif node.op in ("input", "iota"):
+        elif node.op == "scalar":
+            values[node] = torch.tensor(operands.numbers[node.attr.name])
+        elif node.op == "input":
+            values[node] = {"q": torch.arange(Q)[:, None], "kv": torch.arange(KV)}[node.attr]
+        elif node.op == "iota":
             values[node] = None
         elif node.op.startswith("to_"):
             values[node] = OPS[node.op].eager(given[0], dtype)
@@ -233,8 +250,8 @@ VECTORS = {
 def test_reductions_of_vectors_are_torchs() -> None:
     operands = Operands()
     roots, wanted = [], []
-    for dtype, scalar in ((F32, torch.float32), (I32, torch.int64), (BOOL, torch.bool)):
-        values = torch.randint(-3, 4, (Q, KV, 5), generator=operands.generator).to(scalar)
+    for dtype, stored in ((F32, torch.float32), (I32, torch.int64), (BOOL, torch.bool)):
+        values = torch.randint(-3, 4, (Q, KV, 5), generator=operands.generator).to(stored)
         operands.made[dtype.value] = values
         buffer = Buffer(dtype.value, dtype, (None, None, 5))
         vector = load(buffer, (*PLACE, iota(5)))
@@ -324,6 +341,30 @@ def test_integers_are_64_bits_wide_and_wrap_around_as_torchs_do(bits: int) -> No
         apply("to_bool", a),
         apply("mul", apply("sub", apply("add", a, const(1)), b), apply("add", a, b)),
     ]
+    for root, found in zip(roots, computed(roots, operands), strict=True):
+        bad = wrong(found, expected(root, operands))
+        text = f"{root}: {found[bad][:5]} for {expected(root, operands)[bad][:5]}"
+        assert not bad.any(), text
+
+
+DIVISORS = (1, 2, 7, 2**24, 2**29 - 1, 2**29, 2**40, -1, -3, -(2**29), -(2**40))
+
+
+@pytest.mark.parametrize("dividend", ["32 bits", "64 bits", "of 64, not negative", "position"])
+def test_integers_are_divided_by_numbers_of_a_call_whatever_their_sign_and_size(
+    dividend: str,
+) -> None:
+    operands = Operands(32 if dividend == "32 bits" else 64)
+    a = input_("kv") if dividend == "position" else operands.of("a", I32)
+    if dividend == "64 bits":  # the least integer has no opposite, and processors trap
+        a = apply("max", a, const(-(2**63) + 1))
+    elif dividend == "of 64, not negative":
+        a = apply("abs", apply("shr", a, const(1)))
+    roots = []
+    for value in DIVISORS:
+        n, more = operands.number(value), operands.number(value + 1)
+        unknown = apply("sub", more, const(1))  # the same, but nothing says so
+        roots += [apply(name, a, by) for name in ("floordiv", "mod") for by in (n, unknown)]
     for root, found in zip(roots, computed(roots, operands), strict=True):
         bad = wrong(found, expected(root, operands))
         text = f"{root}: {found[bad][:5]} for {expected(root, operands)[bad][:5]}"

@@ -30,13 +30,19 @@ def emulating(share: float) -> dict[str, Any]:
 # ---- right ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("share", [0.25, 1.0])
+ROWS = {  # and the share that the default run takes of each
+    Row("causal", (64, 64), "packed", torch.bfloat16, True): 0.25,
+    Row("softcap", (128, 128), "a group of 3", torch.bfloat16, False): 1.0,
+    Row("rows_without_keys", (64, 128), "one key head", torch.float16, False): 1.0,
+}
+
+
 @pytest.mark.parametrize(
-    "row",
+    ("row", "share"),
     [
-        Row("causal", (64, 64), "packed", torch.bfloat16, True),
-        Row("softcap", (128, 128), "a group of 3", torch.bfloat16, False),
-        Row("rows_without_keys", (64, 128), "one key head", torch.float16, False),
+        pytest.param(row, share, marks=[pytest.mark.full] * (share != quick))
+        for row, quick in ROWS.items()
+        for share in (0.25, 1.0)
     ],
     ids=str,
 )

@@ -22,7 +22,7 @@ from flexfa4.emulator.options import SCHEDULES
 from flexfa4.emulator.results import Run
 from flexfa4.kernels.sm100.backward import architecture
 from flexfa4.kernels.sm100.backward.model import cycles_of
-from flexfa4.kernels.sm100.backward.storage import Tiling
+from flexfa4.kernels.sm100.backward.storage import Tiling, tensor_memory_of
 from flexfa4.primitives.exponentials import EmulatedFraction
 from flexfa4.testing import excess
 from tests import gradient_calls
@@ -43,6 +43,14 @@ def gradients(call: Call, **options: Any) -> tuple[list[torch.Tensor], list[Run]
 
 ALONE, TOGETHER = Tiling(), Tiling(blocks=2, q_stages=1)
 
+# With fewer columns of tensor memory, small heads are computed in the orders of larger ones.
+ORDERS = {
+    "dQ in the place of gradients": (replace(ALONE, columns=400), 80),
+    "dQ among scores": (replace(TOGETHER, columns=400), 64),
+    "one by one": (replace(TOGETHER, columns=320), 64),
+}
+"""With the head dim of q and k."""
+
 
 @pytest.fixture(params=[ALONE, TOGETHER], ids=["one block", "two blocks"])
 def tiling(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Tiling:
@@ -53,10 +61,15 @@ def tiling(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> T
     return found
 
 
+def softcap(s: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+    return 20 * torch.tanh(s / 20)
+
+
 # ---- head dims and masks -------------------------------------------------------------------------
 
-MORE_DIMS = [(16, 16), (80, 48), (64, 128), (128, 64), (96, 96), (112, 112)]
-HEAD_DIMS = [(64, 64), (128, 128), *(pytest.param(d, marks=pytest.mark.full) for d in MORE_DIMS)]
+MORE_DIMS = [(16, 16), (80, 48), (64, 128), (128, 64), (96, 96), (112, 112), (160, 160)]
+USUAL_DIMS = [(64, 64), (128, 128), (192, 128)]
+HEAD_DIMS = [*USUAL_DIMS, *(pytest.param(d, marks=pytest.mark.full) for d in MORE_DIMS)]
 
 
 @pytest.mark.parametrize("head_dims", HEAD_DIMS, ids=str)
@@ -72,9 +85,32 @@ def test_gradients_are_right_for_all_head_dimensions(
 
 
 def test_head_dims_that_do_not_fit_are_served_by_torch() -> None:
-    call = drawn(1, 2, 70, 192, value_dim=128, mask=causal)
+    call = drawn(1, 2, 70, 144, value_dim=112, mask=causal)
     found, runs = gradients(call)
     assert len(runs) == 1 and near(found, call)
+
+
+@pytest.mark.parametrize("schedule", ["random", pytest.param("priority", marks=pytest.mark.full)])
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("mod", [None, softcap], ids=["plain", "derivative"])
+def test_every_order_of_products_is_right(
+    name: str, mod: Any, schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiling, dim = ORDERS[name]
+    monkeypatch.setattr(architecture, "tiling_for", lambda *_: tiling)
+    call = drawn(1, 2, 390, dim, kv_len=300, kv_heads=1, value_dim=64, mask=causal, mod=mod)
+    assert near(gradients(call, schedule=schedule, multiprocessors=2)[0], call)
+
+
+def test_orders_of_products_are_those_of_larger_heads() -> None:
+    def order(tiling: Tiling, dims: tuple[int, int]) -> Any:
+        memory = tensor_memory_of(tiling, dims)
+        return memory.steps, memory.wait_for_dq, memory.scores_until, memory.hands_over
+
+    small = [order(tiling, (dim, 64)) for tiling, dim in ORDERS.values()]
+    large = ((ALONE, (128, 128)), (TOGETHER, (128, 128)), (TOGETHER, (192, 128)))
+    assert small == [order(*of) for of in large]
+    assert len({*small, order(ALONE, (64, 64))}) == len(small) + 1
 
 
 @pytest.mark.usefixtures("tiling")
@@ -85,10 +121,6 @@ def test_tiles_from_lists_and_masks_of_captured_tensors_are_right() -> None:
     mask = lambda b, h, q, kv: shown[q, kv]  # noqa: E731
     call = drawn(1, 4, 200, 64, kv_len=260, kv_heads=2, mask=mask)
     assert near(gradients(call)[0], call)
-
-
-def softcap(s: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
-    return 20 * torch.tanh(s / 20)
 
 
 @pytest.mark.parametrize("dim", [64, pytest.param(128, marks=pytest.mark.full)])

@@ -100,10 +100,21 @@ AT_ONCE: Final = numbered(FENCE, (2, 4, 5, 6, 7, 9, 10), ONE_FENCE)
 DO_WAITS: Final = numbered(WAIT, (3, 8), DO_IS_LATER)
 DO_COMMITS: Final = numbered(COMMIT, (3, 8), DO_IS_LATER)
 
+ASYNCHRONOUS: Final = (
+    "what others have added was written by asynchronous copies, too, and so is known to those that"
+    " come behind"
+)
+
 LAGGED: Final = {
     **roles(7),
     **numbered(FENCE, (2, 3, 4, 6, 7, 8, 9, 11), ONE_FENCE),
     f"{MBARRIER} 7": NUMBER_IS_TAKEN,
+}
+
+FINISHED: Final = {
+    **LAGGED,
+    "bar.warp.sync 8": ONE_AGENT,
+    "fence.proxy.async.global 1": ASYNCHRONOUS,
 }
 
 SHARED: Final = {
@@ -181,9 +192,13 @@ CONSUMERS: Final = {
             },
         },
     ),
+    "finished": Consuming(
+        Tiling(64, 128, kv_stages=1, staged=True, lagged=True, finishes=True),
+        {"without": FINISHED, "weaker": {}},
+    ),
 }
 
-QUICK: Final = ("by outboxes", "a tile later")
+QUICK: Final = ("by outboxes", "finished")
 """That without outboxes is the first of them but for these."""
 
 

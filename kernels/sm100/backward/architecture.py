@@ -7,10 +7,10 @@ from typing import Any
 
 from flexfa4.kernels.backward.architecture import BackwardKernels
 from flexfa4.kernels.backward.plan import GradientPlan, PostprocessPlan
-from flexfa4.kernels.blocks.walk import WalkPlan
+from flexfa4.kernels.blocks.walk import Walk
 from flexfa4.kernels.emit.gradient import GradientProgram
 from flexfa4.kernels.sm100.backward.plan import BackwardPlan
-from flexfa4.kernels.sm100.backward.storage import IN_TURNS, Tiling
+from flexfa4.kernels.sm100.backward.storage import IN_TURNS, WITH_DERIVATIVE, Tiling
 from flexfa4.kernels.sm100.backward.tuning import fitting, tiling_for
 
 
@@ -20,17 +20,26 @@ class BlackwellBackward(BackwardKernels):
     cached_bytes = 60 << 20  # of 126 MB
     multiprocessors = 148
 
+    def together(self, tiling: Any) -> int:
+        """See `BackwardKernels.together`."""
+        return int(tiling.blocks)
+
+    def visits_ahead(self, plan: GradientPlan) -> int:
+        """See `BackwardKernels.visits_ahead`: one, where dQ is read while the next dP is made."""
+        assert isinstance(plan, BackwardPlan)
+        return int(plan.tensor_memory.dq_is_last)
+
     def tiling(self, head_dims: tuple[int, int], score: GradientProgram) -> Tiling | None:
         """See `BackwardKernels.tiling`."""
         return tiling_for(head_dims, score)
 
-    def fitting(self, tiling: Any, head_dims: tuple[int, int], walk: WalkPlan) -> Tiling:
+    def fitting(self, tiling: Any, head_dims: tuple[int, int], walk: Walk) -> Tiling:
         """See `BackwardKernels.fitting`."""
-        return fitting(tiling, head_dims, walk)
+        return fitting(tiling, head_dims, walk.plan)
 
     def plan(self, tiling: Any, **variant: Any) -> BackwardPlan:
         """See `BackwardKernels.plan`."""
-        if variant["walk"].ranked:
+        if variant["walk"].ranked and tiling.registers != WITH_DERIVATIVE:
             tiling = replace(tiling, registers=IN_TURNS)
         return BackwardPlan(tiling=tiling, **variant)
 

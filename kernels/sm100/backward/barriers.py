@@ -14,9 +14,11 @@ from flexfa4.kernels.sm100.backward.tmem import GROUPS
 _WARPS: Final = 4  # of a warpgroup
 ARRIVALS: Final = {
     "scores": 1,
+    "read": GROUPS * _WARPS,
     "changes": 1,
     "probabilities": GROUPS * _WARPS,
     "gradients": GROUPS * _WARPS,
+    "shared": GROUPS * _WARPS,
     "dq": 1,
     "taken": _WARPS,
     "sums": 1,
@@ -26,7 +28,9 @@ ARRIVALS: Final = {
 
 assert set(ARRIVALS) == set(BARRIERS)
 
-_OF_PRODUCTS: Final = frozenset({"probabilities", "gradients", "taken", "emptied"})
+_OF_PRODUCTS: Final = frozenset(
+    {"read", "probabilities", "gradients", "shared", "taken", "emptied"}
+)
 """What the product warp waits for."""
 
 

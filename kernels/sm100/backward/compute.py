@@ -30,7 +30,11 @@ from flexfa4.primitives.shared_rows import SharedRow
 from flexfa4.primitives.tile_walk import Visits
 
 _LOADED: Final = 32  # columns of one load
+_PART: Final = 8  # columns that are done before others where much is held of each
+_FEWER: Final = 16  # columns of one load where registers are needed for a derivative
 _STORED: Final = 16  # columns of dK or dV that a warpgroup moves at once
+_HAND_OVER: Final = 2  # a named barrier of both warpgroups; 1 is that of those who reduce
+_THREADS: Final = 256
 
 
 @dataclass(frozen=True)
@@ -83,42 +87,103 @@ class Compute:
         """Take in a tile of queries."""
         memory, columns = self.plan.tensor_memory, self.plan.fragment.columns
         s = cute.make_rmem_tensor(columns, Float32)
-        rounded = cute.make_rmem_tensor(columns, self.dtype)
         self.rings.statistics.wait(at.statistics)
         self.barriers.wait("scores", phase)
         tmem.behind_barrier()
         self._load(memory.scores, s, 0)
+        if cutlass.const_expr(memory.scores_until != "dv"):
+            tmem.before_barrier()
+            self.barriers.arrive("read")
+        if cutlass.const_expr(memory.hands_over):
+            self._hand_over()
+        if cutlass.const_expr(self.plan.in_parts):
+            self._in_parts(tile, s, at, phase)
+        else:
+            self._in_passes(tile, s, at, phase)
+        space = "cta" if self.plan.tiling.blocks == 1 else "cluster"
+        cute.arch.fence_proxy("async.shared", space=space)
+        self.barriers.arrive("shared")
+        with cute.arch.elect_one():
+            self.rings.statistics.release(at.statistics)
+
+    @cute.jit
+    def _in_passes(self, tile: TileScores, s: Any, at: Places, phase: Int32) -> None:
+        """Make all probabilities of a tile from its scores, and then all gradients."""
+        memory, columns = self.plan.tensor_memory, self.plan.fragment.columns
+        rounded = cute.make_rmem_tensor(columns, self.dtype)
         for first in cutlass.range_constexpr(0, columns, _LOADED):
             own = range(first, first + _LOADED)
             tile.probabilities(s, self._statistics(at.statistics, 0), rounded, own)
             part = cute.make_tensor(rounded.iterator + first, cute.make_layout(_LOADED))
             self._store(memory.probabilities, part, first)
-        tmem.wait_for_stores()
-        tmem.before_barrier()
-        self.barriers.arrive("probabilities")
+        self._stored("probabilities")
         self.barriers.wait("changes", phase)
         tmem.behind_barrier()
-        for first in cutlass.range_constexpr(0, columns, _LOADED):
-            dp = cute.make_rmem_tensor(_LOADED, Float32)
+        width = _LOADED if self._shares_late else _FEWER
+        for first in cutlass.range_constexpr(0, columns, width):
+            dp = cute.make_rmem_tensor(width, Float32)
             self._load(memory.changes, dp, first)
             tile.gradients(s, dp, self._statistics(at.statistics, 1), None, first)
-            part = cute.make_tensor(rounded.iterator + first, cute.make_layout(_LOADED))
+            part = cute.make_tensor(rounded.iterator + first, cute.make_layout(width))
             part.store(dp.load().to(self.dtype))
             self._store(memory.gradients, part, first)
-            self._gradients_to_shared(part, first)
+            if cutlass.const_expr(not self._shares_late):
+                self._gradients_to_shared(part, first, phase)
+        self._stored("gradients")
+        if cutlass.const_expr(self._shares_late):
+            for first in cutlass.range_constexpr(0, columns, _LOADED):
+                part = cute.make_tensor(rounded.iterator + first, cute.make_layout(_LOADED))
+                self._gradients_to_shared(part, first, phase)
+
+    @cute.jit
+    def _in_parts(self, tile: TileScores, s: Any, at: Places, phase: Int32) -> None:
+        """Make probabilities and gradients of few scores, and then those of the next ones.
+
+        What gradients for captured tensors need of each score besides is held for a part only.
+        """
+        memory, columns = self.plan.tensor_memory, self.plan.fragment.columns
+        self.barriers.wait("changes", phase)
+        tmem.behind_barrier()
+        p = cute.make_rmem_tensor(columns, self.dtype)
+        ds = cute.make_rmem_tensor(columns, self.dtype)
+        for first in cutlass.range_constexpr(0, columns, _PART):
+            lse, delta = (self._statistics(at.statistics, which) for which in range(2))
+            tile.probabilities(s, lse, p, range(first, first + _PART))
+            dp = cute.make_rmem_tensor(_PART, Float32)
+            self._load(memory.changes, dp, first)
+            tile.gradients(s, dp, delta, None, first)
+            part = cute.make_tensor(ds.iterator + first, cute.make_layout(_PART))
+            part.store(dp.load().to(self.dtype))
+            self._store(memory.gradients, part, first)
+            self._gradients_to_shared(part, first, phase)
+            part = cute.make_tensor(p.iterator + first, cute.make_layout(_PART))
+            self._store(memory.probabilities, part, first)
+        self._stored("probabilities")
+        self._stored("gradients")
+
+    @cute.jit
+    def _stored(self, name: str) -> None:
+        """Arrive on a barrier behind what has been stored to tensor memory."""
         tmem.wait_for_stores()
-        space = "cta" if self.plan.tiling.blocks == 1 else "cluster"
-        cute.arch.fence_proxy("async.shared", space=space)
         tmem.before_barrier()
-        self.barriers.arrive("gradients")
-        with cute.arch.elect_one():
-            self.rings.statistics.release(at.statistics)
+        self.barriers.arrive(name)
+
+    @cute.jit
+    def _hand_over(self) -> None:
+        """Let the second warpgroup write to where the first one has read scores."""
+        tmem.before_barrier()
+        if self.group == 0:
+            cute.arch.barrier_arrive(barrier_id=_HAND_OVER, number_of_threads=_THREADS)
+        else:
+            cute.arch.barrier(barrier_id=_HAND_OVER, number_of_threads=_THREADS)
+        tmem.behind_barrier()
 
     def _load(self, regions: tuple[Region, ...], target: Any, first: int) -> None:
         """Load products of the warpgroup's queries, from one of them on."""
         start = self._own(regions) + first
-        for part in range(0, cute.size(target), _LOADED):
-            own = cute.make_tensor(target.iterator + part, cute.make_layout(_LOADED))
+        width = min(_LOADED, cute.size(target))
+        for part in range(0, cute.size(target), width):
+            own = cute.make_tensor(target.iterator + part, cute.make_layout(width))
             tmem.load(start + part, own)
         tmem.wait_for_loads()
 
@@ -129,13 +194,25 @@ class Compute:
     def _own(self, regions: tuple[Region, ...]) -> Int32:
         """Return the address of the warpgroup's region."""
         first, second = (region.first for region in regions)
-        return self.address + (first + self.group * (second - first))
+        # kept from tile to tile, each region's address would take a register
+        return self.address + (first + anew(self.group) * (second - first))
 
-    def _gradients_to_shared(self, values: Any, first: int) -> None:
+    @property
+    def _shares_late(self) -> bool:
+        """Whether gradients go to shared memory when all of a tile have been computed.
+
+        That gives the last dQ more time to be done; but where computing them takes long anyway,
+        they would only take registers.
+        """
+        return self.plan.score.derivative is None
+
+    def _gradients_to_shared(self, values: Any, first: int, phase: Int32) -> None:
         """Write gradients of scores of the thread's key to where the product for dQ reads them.
 
         Of two blocks, each reads all keys, with its half of the queries: those of a warpgroup.
         """
+        if self.plan.tensor_memory.dq_is_last and first == 0:
+            self.barriers.wait("dq", phase ^ 1)
         storage = self.plan.storage
         row = self._row_of(storage.ds, storage.ds_at, 0)
         blocks = self.plan.tiling.blocks

@@ -10,11 +10,13 @@ mbarriers (`barriers`)::
 
     barrier        arrives when                                   who waits  how often
     scores         the tensor core has made S                     compute    each tile
+    read           8 warps have read S, whose place is needed     products   each tile
     changes        the tensor core has made dP                    compute    each tile
     probabilities  8 warps have stored P in tensor memory         products   each tile
-    gradients      8 warps have stored dS in tensor and shared    products   each tile
-                   memory
-    dq             the tensor core has made dQ                    reduce     each tile
+    gradients      8 warps have stored dS in tensor memory        products   each tile
+    shared         8 warps have stored dS in shared memory        products   each tile
+    dq             the tensor core has made dQ                    reduce,    each tile
+                                                                  compute
     taken          4 warps have read dQ                           products   each tile
     sums           the tensor core has done all of the item       compute    each item
     emptied        8 warps have read dK and dV                    products   each item
@@ -27,7 +29,8 @@ which has their queries of dQ: half of them to the other one.
 What needs no barrier of its own:
 
 - scores are overwritten behind the product that reads the probabilities in their place;
-- dS in shared memory is overwritten behind the next dP, which is made behind dQ of the tile before;
+- dS in shared memory is overwritten behind the next dP, where this is made behind dQ of the tile
+  before; otherwise who computes waits for dQ;
 - dP is overwritten behind the product for dK, which reads the gradients in its place, and, where dQ
   has been there, behind `taken`.
 """
@@ -185,7 +188,7 @@ class BackwardKernel:
     ) -> None:
         for ring in (rings.q, rings.do, rings.k, rings.v, rings.statistics):
             ring.initialise()
-        if self.blocks > 1:
+        if self.blocks > 1 and not self.storage.one_place:
             rings.q_of_dk.initialise()
             rings.do_of_dv.initialise()
         barriers.initialise()

@@ -29,7 +29,8 @@ class Rings:
 
     Attributes:
         q, do, k, v: of the tiles; that of K is also that of `k_of_dq`.
-        q_of_dk, do_of_dv: the same as `q` and `do` where a block computes alone.
+        q_of_dk, do_of_dv: the same as `q` and `do` where a block computes alone, or tiles take
+            turns at their places.
         statistics: of queries, for the block alone.
     """
 
@@ -61,6 +62,10 @@ class Places:
 
     def of(self, tile: TileShape) -> Position:
         """Return the place in the ring of a tile."""
+        storage = self._storage
+        if storage.one_place:  # in which two tiles take turns
+            second = tile in (storage.q_of_dk, storage.do_of_dv)
+            return Position(1, Int32(0), Int32(second))
         return self._positions[tile.stages]
 
     @property

@@ -1,12 +1,16 @@
 """Product warp of the backward kernel: issues the five products of each tile of queries.
 
-With S the scores and dP the gradients of probabilities, keys by queries, in the order of issue::
+With S the scores and dP the gradients of probabilities, keys by queries, in the order of issue, as
+the plan of tensor memory has room for it (`tmem`)::
 
+    S0 dP0 | dV0 S1 dK0 dP1 dQ0 | dV1 S2 dK1 dP2 dQ1 | .. | dV dK dQ
     S0 dP0 | dV0 S1 dK0 dQ0 dP1 | dV1 S2 dK1 dQ1 dP2 | .. | dV dK dQ
+    S0 dP0 | dV0 dK0 dQ0 S1 dP1 | dV1 dK1 dQ1 S2 dP2 | .. | dV dK dQ
 
-so that the products of one tile run while the scores of the next are exponentiated.  Products are
-done in order: S1 may take the place of the probabilities that dV0 reads, and dQ0 that of the
-gradients that dK0 reads.
+In the first order, products run at all times: dK0 and dP1 while the scores of the next tile are
+exponentiated, dQ0, dV1 and S2 while its gradients are computed.  Products are done in order: S1 may
+take the place of the probabilities that dV0 reads, and dP1 or dQ0 that of the gradients that dK0
+reads.
 
 Of two blocks that compute together, the first one's warp issues for both: 256 keys are the rows of
 all products but dQ, which has the queries, half of them in each block.
@@ -66,18 +70,28 @@ class Products:
         self.rings.k.wait(kv_at)
         self.rings.v.wait(kv_at)
         self.barriers.wait("emptied", of_items ^ 1)
+        steps = self.plan.tensor_memory.steps
         if count > 0:
-            self._begin_scores(kv_at, at)
-            self._begin_changes(kv_at, at, phase ^ 1)
+            self._begin_scores(kv_at, at, phase ^ 1)
+            self._begin_changes(kv_at, at, phase, phase ^ 1)
         for i in cutlass.range(count, unroll=1):
-            following = at.next()
-            self._add_dv(at, phase, Boolean(i > 0))
-            if i + 1 < count:
-                self._begin_scores(kv_at, following)
-            self._add_dk(at, phase, Boolean(i > 0))
-            self._begin_dq(kv_at, phase)
-            if i + 1 < count:
-                self._begin_changes(kv_at, following, phase)
+            following, further = at.next(), Boolean(i + 1 < count)
+            last = phase ^ 1  # of the dQ before
+            for number in cutlass.range_constexpr(len(steps)):
+                step = steps[number]
+                if cutlass.const_expr(step == "dv"):
+                    self._add_dv(at, phase, Boolean(i > 0))
+                elif cutlass.const_expr(step == "dk"):
+                    self._add_dk(at, phase, Boolean(i > 0))
+                elif cutlass.const_expr(step == "dq"):
+                    self._begin_dq(kv_at, phase, further)
+                    last = phase
+                elif cutlass.const_expr(step == "next scores"):
+                    if further:
+                        self._begin_scores(kv_at, following, last)
+                else:
+                    if further:
+                        self._begin_changes(kv_at, following, phase ^ 1, last)
             at = following
             phase = phase ^ 1
         with cute.arch.elect_one():
@@ -89,12 +103,15 @@ class Products:
     # ---- products of a tile ----------------------------------------------------------------------
 
     @cute.jit
-    def _begin_scores(self, kv_at: Position, at: Places) -> None:
+    def _begin_scores(self, kv_at: Position, at: Places, last: Int32) -> None:
+        """Issue scores; `last`: phase of the last dQ."""
         storage, memory = self.plan.storage, self.plan.tensor_memory
         k = self._tile(storage.k, storage.k_at, kv_at)
         at_q = at.of(storage.q)
         q = self._tile(storage.q, storage.q_at, at_q)
         self.rings.q.wait(at_q)
+        if cutlass.const_expr("next scores" in memory.wait_for_dq):
+            self.barriers.wait("taken", last)
         tmem.behind_barrier()
         with cute.arch.elect_one():
             self._multiply(memory.scores[0], k, q, storage.q.columns)
@@ -103,15 +120,17 @@ class Products:
                 self._give_back(self.rings.q, at_q)
 
     @cute.jit
-    def _begin_changes(self, kv_at: Position, at: Places, taken: Int32) -> None:
-        """Issue the gradients of probabilities; `taken`: phase of the dQ whose place they take."""
+    def _begin_changes(self, kv_at: Position, at: Places, phase: Int32, last: Int32) -> None:
+        """Issue the gradients of probabilities; `phase`: of their tile, `last`: of the last dQ."""
         storage, memory = self.plan.storage, self.plan.tensor_memory
         v = self._tile(storage.v, storage.v_at, kv_at)
         at_do = at.of(storage.do)
         do = self._tile(storage.do, storage.do_at, at_do)
         self.rings.do.wait(at_do)
-        if cutlass.const_expr(not memory.dq_has_room):
-            self.barriers.wait("taken", taken)
+        if cutlass.const_expr("next changes" in memory.wait_for_dq):
+            self.barriers.wait("taken", last)
+        if cutlass.const_expr(memory.scores_until == "next changes"):
+            self.barriers.wait("read", phase)
         tmem.behind_barrier()
         with cute.arch.elect_one():
             self._multiply(memory.changes[0], v, do, storage.do.columns)
@@ -146,15 +165,19 @@ class Products:
             self._give_back(self.rings.q_of_dk, at.of(tile))
 
     @cute.jit
-    def _begin_dq(self, kv_at: Position, phase: Int32) -> None:
+    def _begin_dq(self, kv_at: Position, phase: Int32, further: Boolean) -> None:
         storage, memory = self.plan.storage, self.plan.tensor_memory
         k = self._tile(storage.k_of_dq, storage.k_of_dq_at, kv_at, transposed=True)
         ds = SharedTile(
             self.shared + storage.ds_at, storage.ds.rows, storage.ds.swizzle, transposed=True
         )
-        if cutlass.const_expr(memory.dq_has_room):
+        self.barriers.wait("shared", phase)
+        if cutlass.const_expr("dq" in memory.wait_for_dq):
             self.barriers.wait("taken", phase ^ 1)
-            tmem.behind_barrier()
+        if cutlass.const_expr(memory.scores_until == "dq"):  # noqa: SIM102 (decided when compiled)
+            if further:
+                self.barriers.wait("read", phase ^ 1)
+        tmem.behind_barrier()
         with cute.arch.elect_one():
             self._multiply(memory.dq, ds, k, storage.ds.rows)
             self._commit("dq")

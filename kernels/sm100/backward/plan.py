@@ -9,11 +9,16 @@ import functools
 from dataclasses import dataclass
 from typing import Final
 
-from flexfa4.kernels.backward.fragment import Fragment
+from flexfa4.kernels.backward.fragment import LANES, Fragment
 from flexfa4.kernels.backward.plan import DqOrder, GradientPlan
 from flexfa4.kernels.compile.signature import TensorMap
-from flexfa4.kernels.sm100.backward.storage import Storage, Tiling, plan_storage
-from flexfa4.kernels.sm100.backward.tmem import GROUPS, TensorMemory, plan_tensor_memory
+from flexfa4.kernels.sm100.backward.storage import (
+    Storage,
+    Tiling,
+    plan_storage,
+    tensor_memory_of,
+)
+from flexfa4.kernels.sm100.backward.tmem import GROUPS, TensorMemory
 
 _WARPS: Final = 4  # of a warpgroup
 _AHEAD: Final = 16  # columns for which captures are read before products are there
@@ -37,7 +42,7 @@ class BackwardPlan(GradientPlan):
     @functools.cached_property
     def tensor_memory(self) -> TensorMemory:
         """The plan of tensor memory."""
-        return plan_tensor_memory(self.tiling.queries, self.head_dims, self.tiling.blocks)
+        return tensor_memory_of(self.tiling, self.head_dims)
 
     @property
     def maps(self) -> tuple[TensorMap, ...]:
@@ -58,12 +63,23 @@ class BackwardPlan(GradientPlan):
     def fragment(self) -> Fragment:
         """How a thread holds a tile of scores: it has a key, and the queries of its warpgroup."""
         columns = self.tiling.queries // GROUPS
-        return Fragment(columns, rows=1, sharing=1, run=4, ahead=_AHEAD, pairs=True)
+        summed = LANES if self.in_parts else columns
+        return Fragment(columns, rows=1, sharing=1, run=4, ahead=_AHEAD, pairs=True, summed=summed)
 
     @property
     def computes_anew(self) -> bool:
         """Where captures have gradients: what these need of each query would fill the registers."""
-        return bool(self.score.shares)
+        return bool(self.score.shares) and not self.in_parts
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether a tile's gradients are computed along with its probabilities, few at a time.
+
+        That is where gradients for captured tensors need more of each score than its probability.
+        """
+        score = self.score
+        elements = any(share.over == "element" for share in score.shares)
+        return elements or (bool(score.shares) and score.reads_score)
 
     @property
     def dq_order(self) -> DqOrder:

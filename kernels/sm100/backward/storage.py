@@ -4,7 +4,9 @@ Tiles are stored as in the forward kernels (`flexfa4.kernels.forward.tiles`).  A
 second operand of two products, S along the head dimension and dK along the queries, and so are one
 of dO and one of K.  A block that computes alone has one tile for both.  Of two that compute
 together, each has half of the columns of either product: half of the queries for S, of the head
-dimension for dK.  So there are two tiles, of half the size.
+dimension for dK.  So there are two tiles, of half the size; where a tile's products are all done
+before those of the next one begin (`tmem`), the second one of Q and of dO takes the place of the
+first.
 
 dK and dV take the places of K and V at the end of an item.
 """
@@ -17,7 +19,9 @@ from typing import Final
 
 from flexfa4.kernels.backward.plan import STATISTICS
 from flexfa4.kernels.forward.tiles import TileShape
+from flexfa4.kernels.sm100.backward.tmem import TensorMemory, plan_tensor_memory
 from flexfa4.kernels.sm100.forward.storage import ALIGNMENT
+from flexfa4.kernels.sm100.forward.tmem import COLUMNS
 from flexfa4.primitives.exponentials import NONE_EMULATED, EmulatedFraction
 from flexfa4.primitives.shared_bytes import BARRIER_BYTES, NUMBERS_BYTES, ring_bytes
 
@@ -25,7 +29,8 @@ KEYS: Final = 128
 """Keys of a block: the lanes of tensor memory, and the M of its products."""
 
 BARRIERS: Final = (
-    "scores", "changes", "probabilities", "gradients", "dq", "taken", "sums", "emptied",
+    "scores", "read", "changes", "probabilities", "gradients", "shared", "dq", "taken", "sums",
+    "emptied",
 )  # fmt: skip
 """Names of mbarriers, see `kernel`."""
 
@@ -54,8 +59,8 @@ _REGISTERS: Final = Registers()
 IN_TURNS: Final = Registers(168, 104, 72)
 """Where warps that reduce add to sums themselves, in turns."""
 
-WITH_DERIVATIVE: Final = Registers(184, 72, 72)
-"""Where the derivative of a mod is computed for each score."""
+WITH_DERIVATIVE: Final = Registers(192, 72, 56)
+"""Where the derivative of a mod is computed for each score, or sums for captured tensors."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,8 @@ class Tiling:
         registers: of the roles.
         emulated: which exponentials are computed by multiplications.
         blocks: that compute together (``cta_group``): 1 or 2, with keys of its own each.
+        columns: of tensor memory, that may be used; with fewer of them small heads are computed in
+            the orders of larger ones.
     """
 
     queries: int = 128
@@ -84,6 +91,7 @@ class Tiling:
     registers: Registers = _REGISTERS
     emulated: EmulatedFraction = NONE_EMULATED
     blocks: int = 1
+    columns: int = COLUMNS
 
     @property
     def keys(self) -> int:
@@ -110,6 +118,7 @@ class Storage:
         address_at: offset of the address of tensor memory.
         bytes: in all.
         statistics_stages: of the ring of statistics.
+        one_place: `q_of_dk` follows `q` in its place, and `do_of_dv` follows `do`.
     """
 
     q: TileShape
@@ -121,6 +130,7 @@ class Storage:
     k_of_dq: TileShape
     ds: TileShape
     statistics_stages: int
+    one_place: bool
     q_at: int
     do_at: int
     k_at: int
@@ -155,7 +165,12 @@ class Storage:
 
 
 _STATISTICS_STAGES: Final = 2
-_ONE: Final = 1  # stage of the tiles of pairs that are used behind the others
+_ONE: Final = 1  # stage of the tiles of pairs that are used behind the others, or in one place
+
+
+def tensor_memory_of(tiling: Tiling, head_dims: tuple[int, int]) -> TensorMemory:
+    """Return the plan of tensor memory."""
+    return plan_tensor_memory(tiling.queries, head_dims, tiling.blocks, tiling.columns)
 
 
 def plan_storage(tiling: Tiling, head_dims: tuple[int, int]) -> Storage:
@@ -165,8 +180,9 @@ def plan_storage(tiling: Tiling, head_dims: tuple[int, int]) -> Storage:
     `flexfa4.kernels.sm100.forward.storage.SHARED_MEMORY`.
     """
     (head_dim, head_dim_v), queries, blocks = head_dims, tiling.queries, tiling.blocks
-    q = TileShape(queries // blocks, head_dim, tiling.q_stages)
-    do = TileShape(queries // blocks, head_dim_v, tiling.do_stages)
+    one_place = tensor_memory_of(tiling, head_dims).one_by_one
+    q = TileShape(queries // blocks, head_dim, _ONE if one_place else tiling.q_stages)
+    do = TileShape(queries // blocks, head_dim_v, _ONE if one_place else tiling.do_stages)
     k = TileShape(KEYS, head_dim, tiling.kv_stages)
     v = TileShape(KEYS, head_dim_v, tiling.kv_stages)
     others = (q, do, k)
@@ -177,15 +193,18 @@ def plan_storage(tiling: Tiling, head_dims: tuple[int, int]) -> Storage:
             TileShape(tiling.keys, head_dim // blocks, tiling.kv_stages),
         )
     ds = TileShape(tiling.keys, queries // blocks)
-    own = [_aligned(tile.bytes * tile.stages) if blocks > 1 else 0 for tile in others]
-    rings = [ring_bytes(tile.stages) if blocks > 1 else 0 for tile in others[:2]]
+    alike = 3 if blocks == 1 else 2 if one_place else 0  # tiles that have no places of their own
+    own = [_aligned(tile.bytes * tile.stages) for tile in others[alike:]]
+    rings = [ring_bytes(tile.stages) for tile in others[alike:2]]
     sizes = (
         *(_aligned(tile.bytes * tile.stages) for tile in (q, do, k, v)),
+        *(0,) * alike,
         *own,
         _aligned(ds.bytes),
         _FLOAT * KEYS * tiling.dq_columns * tiling.dq_stages,
         STATISTICS * _FLOAT * queries * _STATISTICS_STAGES,
         *(ring_bytes(tile.stages) for tile in (q, do, k, v)),
+        *(0,) * (2 - len(rings)),
         *rings,
         ring_bytes(_STATISTICS_STAGES),
         BARRIER_BYTES * len(BARRIERS),
@@ -194,10 +213,10 @@ def plan_storage(tiling: Tiling, head_dims: tuple[int, int]) -> Storage:
         _FLOAT,
     )
     at = list(itertools.accumulate(sizes, initial=0))
-    if blocks == 1:
-        at[4:7] = at[:3]
+    at[4 : 4 + alike] = at[:alike]
+    if not rings:
         at[14:16] = at[10:12]
-    return Storage(q, do, k, v, *others, ds, _STATISTICS_STAGES, *at)
+    return Storage(q, do, k, v, *others, ds, _STATISTICS_STAGES, one_place, *at)
 
 
 def _aligned(nbytes: int) -> int:

@@ -16,8 +16,12 @@ from typing import Final
 from flexfa4.kernels.blocks.walk import WalkPlan
 from flexfa4.kernels.emit.gradient import GradientProgram
 from flexfa4.kernels.sm100.backward.model import cycles_of
-from flexfa4.kernels.sm100.backward.storage import WITH_DERIVATIVE, Tiling, plan_storage
-from flexfa4.kernels.sm100.backward.tmem import plan_tensor_memory
+from flexfa4.kernels.sm100.backward.storage import (
+    WITH_DERIVATIVE,
+    Tiling,
+    plan_storage,
+    tensor_memory_of,
+)
 from flexfa4.kernels.sm100.forward.storage import SHARED_MEMORY
 
 HEAD_DIM_STEP: Final = 16
@@ -37,6 +41,7 @@ _TOGETHER: Final = (
     Tiling(blocks=2, do_stages=2),
     Tiling(blocks=2, q_stages=1),
     Tiling(blocks=2, q_stages=1, dq_stages=1),
+    Tiling(blocks=2, q_stages=1, dq_columns=16),
 )
 """Likewise; scores have a tile of Q of their own, so one stage is enough for it."""
 
@@ -50,7 +55,7 @@ that see none of some."""
 
 def _first_that_fits(wishes: Sequence[Tiling], head_dims: tuple[int, int]) -> Tiling | None:
     for tiling in wishes:
-        memory = plan_tensor_memory(tiling.queries, head_dims, tiling.blocks)
+        memory = tensor_memory_of(tiling, head_dims)
         if memory.fits and plan_storage(tiling, head_dims).bytes <= SHARED_MEMORY:
             return tiling
     return None
@@ -69,7 +74,7 @@ def _best(head_dims: tuple[int, int]) -> Tiling | None:
     if not any(dim % _PAIR_STEP for dim in head_dims):
         together = _first_that_fits(_TOGETHER, head_dims)
     if alone is None or together is None:
-        return alone
+        return alone or together
     less = cycles_of(together, head_dims).least <= _WORTH * cycles_of(alone, head_dims).least
     return together if less else alone
 
@@ -77,17 +82,19 @@ def _best(head_dims: tuple[int, int]) -> Tiling | None:
 def tiling_for(head_dims: tuple[int, int], score: GradientProgram) -> Tiling | None:
     """Return how work is cut; None for head dims that there is no kernel for."""
     found = _best(head_dims)
-    if found is None or score.derivative is None:
+    if found is None or (score.derivative is None and not score.shares):
         return found
     return replace(found, registers=WITH_DERIVATIVE)
 
 
 def fitting(tiling: Tiling, head_dims: tuple[int, int], walk: WalkPlan) -> Tiling:
-    """Return how work is cut for a mask: by single blocks where tiles are listed.
+    """Return how work is cut for a mask: by single blocks where tiles are scattered.
 
-    Lists are of masks whose tiles are scattered: two tiles of keys would meet the queries of both.
+    Two tiles of keys would meet the queries of both.  Scattered tiles are listed; and so are others
+    where blocks take turns.
     """
-    if tiling.blocks == 1 or walk.source != "listed":
+    close = walk.source != "listed" or (walk.ranked and walk.interval is not None)
+    if tiling.blocks == 1 or close:
         return tiling
     alone = _alone(head_dims)
     return tiling if alone is None else replace(alone, registers=tiling.registers)

@@ -6,10 +6,11 @@ from typing import Any
 
 from flexfa4.kernels.backward.architecture import BackwardKernels
 from flexfa4.kernels.backward.plan import GradientPlan, PostprocessPlan
+from flexfa4.kernels.blocks.walk import Walk
 from flexfa4.kernels.emit.gradient import GradientProgram
 from flexfa4.kernels.sm90.backward.plan import BackwardPlan
 from flexfa4.kernels.sm90.backward.storage import Tiling
-from flexfa4.kernels.sm90.backward.tuning import in_turns, tiling_for
+from flexfa4.kernels.sm90.backward.tuning import fitting, in_turns, tiling_for
 
 
 class HopperBackward(BackwardKernels):
@@ -22,12 +23,21 @@ class HopperBackward(BackwardKernels):
         """See `BackwardKernels.tiling`."""
         return tiling_for(head_dims, score)
 
+    def fitting(self, tiling: Any, head_dims: tuple[int, int], walk: Walk) -> Tiling:
+        """See `BackwardKernels.fitting`."""
+        return fitting(tiling, walk)
+
+    def finishes_dq(self, tiling: Any) -> bool:
+        """See `BackwardKernels.finishes_dq`."""
+        return bool(tiling.finishes)
+
     def dq_in_words(self, tiling: Any) -> str:
         """See `BackwardKernels.dq_in_words`."""
         if not tiling.staged:
             return "parts of dQ straight from registers"
         later = ", a tile later" if tiling.lagged else ""
-        return super().dq_in_words(tiling) + later
+        finished = ", and where they are few the last one finishes it" if tiling.finishes else ""
+        return super().dq_in_words(tiling) + later + finished
 
     def plan(self, tiling: Any, **variant: Any) -> BackwardPlan:
         """See `BackwardKernels.plan`."""

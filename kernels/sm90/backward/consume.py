@@ -31,7 +31,7 @@ from flexfa4.kernels.backward.plan import STATISTICS
 from flexfa4.kernels.backward.scores import KeyScores, Statistics
 from flexfa4.kernels.forward.tiles import ELEMENT, TileShape
 from flexfa4.kernels.sm90.backward.load import Places, Rings
-from flexfa4.kernels.sm90.backward.outbox import Outbox
+from flexfa4.kernels.sm90.backward.outbox import NOBODY, Outbox
 from flexfa4.kernels.sm90.backward.storage import Storage
 from flexfa4.primitives import wgmma
 from flexfa4.primitives.pipeline import Position, Ring
@@ -241,7 +241,7 @@ class Consumer:
     def _post(self, at: Places, receiver: Int32, sums: Any) -> Places:
         """Leave a part of dQ in the outbox; return the places behind that."""
         assert self.outbox is not None
-        self.outbox.put(at.mail, self.thread, receiver, sums)
+        self.outbox.put(at.mail, self.thread, (receiver, Int32(NOBODY)), sums)
         self._tell_asynchronous()
         self.outbox.send(self.thread)
         return at.posted()

@@ -20,11 +20,12 @@ from flexfa4.kernels.forward.set_up import DTYPES, carriers_of, numbers_at, walk
 from flexfa4.kernels.forward.tiles import TileShape
 from flexfa4.kernels.sm90.backward.consume import Consumer, Operands, make_operands
 from flexfa4.kernels.sm90.backward.epilogue import Epilogue
+from flexfa4.kernels.sm90.backward.finish import FinishingOutbox
 from flexfa4.kernels.sm90.backward.lagged import LaggedConsumer
 from flexfa4.kernels.sm90.backward.load import Places, Producer, Rings
 from flexfa4.kernels.sm90.backward.outbox import Outbox
 from flexfa4.kernels.sm90.backward.plan import WARPGROUP_ROWS, BackwardPlan
-from flexfa4.kernels.sm90.backward.storage import OUTBOXES
+from flexfa4.kernels.sm90.backward.storage import OUTBOX_BARRIERS, OUTBOXES
 from flexfa4.primitives import dispatch, tma, wgmma
 from flexfa4.primitives.pipeline import Position, Ring
 
@@ -68,7 +69,7 @@ class BackwardKernel:
         warp = cute.arch.make_warp_uniform(thread // wgmma.WARP)
         if warp == 0:
             with cute.arch.elect_one():
-                self._initialise(base, rings, numbers)
+                self._initialise(base, rings, numbers, parameters)
                 for carrier in carriers:
                     tma.prefetch(carrier)
         cute.arch.sync_threads()
@@ -86,7 +87,7 @@ class BackwardKernel:
                 self._store(storer, numbers)
             elif cutlass.const_expr(self._has_outboxes):
                 sender = warp - _SENDERS
-                outbox = self._outbox(base, sender)
+                outbox = self._outbox(base, sender, parameters)
                 if sender < self.plan.tiling.warpgroups:
                     part = sender * outbox.order.part
                     outbox.forward(lambda number: parameters.dq_at(number) + part)
@@ -116,7 +117,13 @@ class BackwardKernel:
         """Return the mbarriers on which consumers tell that dK and dV are in shared memory."""
         return cute.recast_ptr(base + self.storage.written_at, dtype=Int64)
 
-    def _initialise(self, base: cute.Pointer, rings: Rings, numbers: dispatch.Numbers) -> None:
+    def _initialise(
+        self,
+        base: cute.Pointer,
+        rings: Rings,
+        numbers: dispatch.Numbers,
+        parameters: Parameters,
+    ) -> None:
         tiling = self.plan.tiling
         for ring in (rings.q, rings.do, rings.k, rings.v):
             ring.initialise()
@@ -125,7 +132,7 @@ class BackwardKernel:
         for stage in range(tiling.ds_stages if tiling.lagged else 0):
             cute.arch.mbarrier_init(self._ds_written(base) + stage, tiling.warpgroups * _WARPS)
         for warpgroup in range(tiling.warpgroups if self._has_outboxes else 0):
-            self._outbox(base, warpgroup).initialise()
+            self._outbox(base, warpgroup, parameters).initialise()
         if self.plan.fetched:
             numbers.initialise()
         cute.arch.mbarrier_init_fence()
@@ -134,17 +141,25 @@ class BackwardKernel:
     def _has_outboxes(self) -> bool:
         return self.plan.tiling.staged
 
-    def _outbox(self, base: cute.Pointer, warpgroup: Int32 | int) -> Outbox:
-        order, warpgroups = self.plan.dq_order, self.plan.tiling.warpgroups
-        barriers = cute.recast_ptr(base + self.storage.outboxes_at, dtype=Int64)
-        receivers = cute.recast_ptr(barriers + 2 * warpgroups, dtype=Int32)
-        parts = cute.recast_ptr(base + self.storage.dq_at, dtype=Float32)
-        return Outbox(
-            order,
-            barriers + 2 * warpgroup,
-            receivers + warpgroup,
-            parts + cute.assume(warpgroup * order.part, divby=order.part),
-            _WARPS,
+    def _outbox(self, base: cute.Pointer, warpgroup: Int32 | int, parameters: Parameters) -> Outbox:
+        storage, order = self.storage, self.plan.dq_order
+        barriers = cute.recast_ptr(base + storage.outboxes_at, dtype=Int64)
+        numbers = barriers + OUTBOX_BARRIERS * self.plan.tiling.warpgroups
+        receivers = cute.recast_ptr(numbers, dtype=Int32) + 2 * warpgroup
+        own = barriers + OUTBOX_BARRIERS * warpgroup
+        offset = cute.assume(warpgroup * order.part, divby=order.part)
+        part = cute.recast_ptr(base + storage.dq_at, dtype=Float32) + offset
+        made = Outbox(order, own, receivers, part, _WARPS)
+        if not self.plan.tiling.finishes:
+            return made
+        given = {field.name: getattr(made, field.name) for field in fields(made)}
+        last = own + (OUTBOX_BARRIERS - 1)
+        return FinishingOutbox(
+            **given,
+            parameters=parameters,
+            number=warpgroup,
+            brought=last,
+            distance=(storage.others_at - storage.dq_at) // 4,
         )
 
     def _ds_written(self, base: cute.Pointer) -> cute.Pointer:
@@ -153,7 +168,9 @@ class BackwardKernel:
 
     def _consumer(self, base: cute.Pointer, operands: Operands, **role: Any) -> Consumer:
         """Return the role of a consumer warpgroup, as the tiling has it."""
-        outbox = self._outbox(base, role["warpgroup"]) if self._has_outboxes else None
+        outbox = None
+        if self._has_outboxes:
+            outbox = self._outbox(base, role["warpgroup"], role["parameters"])
         made = Consumer(self.storage, operands=operands, outbox=outbox, **role)
         if not self.plan.tiling.lagged:
             return made

@@ -111,7 +111,8 @@ class LaggedConsumer(Consumer):
         wgmma.wait(1)
         tile.probabilities(s, self._statistics(at.q, 0), o.p_rounded)
         wgmma.wait(0)
-        self.outbox.put(at.mail, self.thread, last, sums)
+        number = Int32(self.parameters.tile_number(*place))
+        self.outbox.put(at.mail, self.thread, (last, number), sums)
         rings.do.wait(at.do)
         dp = self._issue_dp(at, 0)
         self._add_dv(at)
@@ -127,7 +128,7 @@ class LaggedConsumer(Consumer):
         wgmma.wait(0)
         self._release(rings.do, at.do)
         self._release(rings.q, at.q)
-        return at.next().posted(), Int32(self.parameters.tile_number(*place))
+        return at.next().posted(), number
 
     def _begin_last_dq(self, at: Places) -> Any:
         """Begin the product for dQ of the tile before; return its accumulator."""

@@ -26,7 +26,8 @@ from flexfa4.primitives.pipeline import Position
 NOBODY: Final = -1
 """Whose part it is that nobody wants."""
 
-_CLOSED: Final = -2  # instead of a part: none follows
+CLOSED: Final = -2
+"""Instead of a part: none follows."""
 
 _FULL, _EMPTY = 0, 1  # the mbarriers
 
@@ -40,14 +41,15 @@ class Outbox:
     Attributes:
         order: of a tile of dQ.
         barriers: two mbarriers in shared memory: a part is there, and it has gone.
-        receiver: number of the tile that it belongs to; Int32 in shared memory.
+        receivers: numbers of the tiles that it and the next part belong to; two Int32 in shared
+            memory.
         part: fp32 in shared memory.
         warps: of the warpgroup.
     """
 
     order: DqOrder
     barriers: cute.Pointer
-    receiver: cute.Pointer
+    receivers: cute.Pointer
     part: cute.Pointer
     warps: int
 
@@ -56,7 +58,7 @@ class Outbox:
         cute.arch.mbarrier_init(self.barriers + _FULL, self.warps)
         cute.arch.mbarrier_init(self.barriers + _EMPTY, 1)
 
-    def put(self, at: Position, thread: Int32, receiver: Int32, values: Any) -> None:
+    def put(self, at: Position, thread: Int32, receivers: tuple[Int32, Int32], values: Any) -> None:
         """Leave a part, when the last one has gone.
 
         A fence of the async proxy follows, a barrier of each warp, and `send`.
@@ -64,10 +66,11 @@ class Outbox:
         Args:
             at: which part it is.
             thread: in the warpgroup.
-            receiver: number of the tile, or `NOBODY`.
+            receivers: number of the tile, or `NOBODY`; and of the next part's, or `NOBODY` where it
+                is not known.
             values: the accumulators, fp32, in registers.
         """
-        self._address(at, thread, receiver)
+        self._address(at, thread, receivers)
         dq.write_vectors(self.part + cute.assume(thread * dq.VECTOR, divby=dq.VECTOR), values)
 
     @cute.jit
@@ -78,7 +81,7 @@ class Outbox:
 
     def close(self, at: Position, thread: Int32) -> None:
         """Tell that no part follows; all threads of the warpgroup, behind the last `send`."""
-        self._address(at, thread, Int32(_CLOSED))
+        self._address(at, thread, (Int32(CLOSED), Int32(NOBODY)))
         self.send(thread)  # the one thread that wrote is one of those that tell
 
     @cute.jit
@@ -88,8 +91,8 @@ class Outbox:
         Args:
             sums_of: returns where the sums of this part of a tile lie, by the tile's number.
         """
-        receiver, at = self._next(Position.start(1))
-        while receiver != _CLOSED:
+        receiver, _, at = self._next(Position.start(1))
+        while receiver != CLOSED:
             if receiver != NOBODY:
                 with cute.arch.elect_one():
                     tma.add_floats(self.part, sums_of(receiver), self.order.part)
@@ -97,16 +100,22 @@ class Outbox:
                     cute.arch.cp_async_bulk_wait_group(0, read=True)
             cute.arch.sync_warp()
             with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(self.barriers + _EMPTY)
-            receiver, at = self._next(at)
+                self._give_back()
+            receiver, _, at = self._next(at)
 
     @cute.jit
-    def _address(self, at: Position, thread: Int32, receiver: Int32) -> None:
+    def _address(self, at: Position, thread: Int32, receivers: tuple[Int32, Int32]) -> None:
         cute.arch.mbarrier_wait(self.barriers + _EMPTY, at.parity ^ 1)
         if thread == 0:
-            cute.make_tensor(self.receiver, cute.make_layout(1))[0] = receiver
+            numbers = cute.make_tensor(self.receivers, cute.make_layout(2))
+            numbers[0], numbers[1] = receivers
 
-    def _next(self, at: Position) -> tuple[Int32, Position]:
+    def _next(self, at: Position) -> tuple[Int32, Int32, Position]:
+        """Wait for a part; return its receiver, the one of the part behind it, and its place."""
         cute.arch.mbarrier_wait(self.barriers + _FULL, at.parity)
-        receiver = cute.make_tensor(self.receiver, cute.make_layout(1))[0]
-        return Int32(receiver), at.next()
+        numbers = cute.make_tensor(self.receivers, cute.make_layout(2))
+        return Int32(numbers[0]), Int32(numbers[1]), at.next()
+
+    def _give_back(self) -> None:
+        """Tell that the part has gone; one lane."""
+        cute.arch.mbarrier_arrive(self.barriers + _EMPTY)

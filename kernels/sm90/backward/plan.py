@@ -58,6 +58,11 @@ class BackwardPlan(GradientPlan):
         return DqOrder(tiling.queries, head_dim, columns, WARPGROUP_ROWS)
 
     @property
+    def finishes_dq(self) -> bool:
+        """See `GradientPlan.finishes_dq`."""
+        return self.tiling.finishes
+
+    @property
     def parts(self) -> int:
         """Warpgroups that have the same keys."""
         return self.tiling.parts

@@ -17,8 +17,11 @@ from flexfa4.kernels.forward.tiles import ELEMENT, TileShape, swizzle_bytes
 from flexfa4.primitives.exponentials import NONE_EMULATED, EmulatedFraction
 from flexfa4.primitives.shared_bytes import BARRIER_BYTES, NUMBERS_BYTES, ring_bytes
 
-OUTBOX_BYTES: Final = 3 * BARRIER_BYTES
-"""Two mbarriers and a number, for each warpgroup."""
+OUTBOX_BARRIERS: Final = 3
+"""Mbarriers of an outbox."""
+
+OUTBOX_BYTES: Final = OUTBOX_BARRIERS * BARRIER_BYTES + 8
+"""For each warpgroup: its mbarriers and two numbers."""
 
 OUTBOXES: Final = 2
 """There are so many warps beside the producer and the storing warp, to empty an outbox each."""
@@ -52,6 +55,8 @@ class Tiling:
             registers; takes an outbox for each warpgroup.
         lagged: the product for dQ begins behind the scores of the next tile; takes `staged`,
             `in_registers`, `early`, one part of dP, and two tiles of dS.
+        finishes: the block that adds the last part to a tile of dQ writes it to dq, and none has to
+            clear its sums before; takes `lagged`, and place for the sums of others.
         emulated: which exponentials are computed by multiplications.
     """
 
@@ -68,10 +73,12 @@ class Tiling:
     dp_parts: int = 1
     staged: bool = False
     lagged: bool = False
+    finishes: bool = False
     emulated: EmulatedFraction = NONE_EMULATED
 
     def __post_init__(self) -> None:
         assert not self.staged or self.warpgroups <= OUTBOXES
+        assert not self.finishes or self.lagged
         if self.lagged:
             assert self.staged and self.in_registers and self.early
             assert self.dp_parts == 1 and self.ds_stages >= 2
@@ -125,6 +132,7 @@ class Storage:
         ds: dS, and P where it goes through shared memory: a row for each query.
         q_at, do_at, k_at, v_at, p_at, ds_at: their offsets.
         dq_at: offset of a tile of dQ in fp32, where it is staged.
+        others_at: offset of what others have added to it, where the block finishes it.
         outboxes_at: offset of the mbarriers of outboxes, where there are such, and of whose part is
             in them.
         ds_written_at: offset of an mbarrier for each tile of dS: all have written their part.
@@ -147,6 +155,7 @@ class Storage:
     p_at: int
     ds_at: int
     dq_at: int
+    others_at: int
     statistics_at: int
     q_barriers: int
     do_barriers: int
@@ -181,6 +190,7 @@ def plan_storage(tiling: Tiling, head_dims: tuple[int, int]) -> Storage:
     sizes = (
         *(_aligned(tile.bytes * tile.stages) for tile in (q, do, k, v, p, ds)),
         _FLOAT * q.elements if tiling.staged else 0,
+        _FLOAT * q.elements if tiling.finishes else 0,
         STATISTICS * _FLOAT * q.rows * q.stages,
         *(ring_bytes(tile.stages) for tile in (q, do, k, v)),
         BARRIER_BYTES * tiling.kv_stages,

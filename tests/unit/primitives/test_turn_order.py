@@ -50,6 +50,13 @@ def test_under_a_causal_mask_the_short_lines_come_first(workers: int) -> None:
     assert shares[0] < 0.5 < 0.8 < shares[1] <= 1
 
 
+def test_a_line_that_is_ahead_of_its_turns_works_while_it_waits() -> None:
+    """The second line waits at 5 for the first one's last visit, and has its other tiles done."""
+    lines = [[0, 1, 2, 3, 4, 5], [5, 6, 7]]
+    for ahead, expected in ((0, 8), (1, 7), (2, 6), (3, 6)):
+        assert ordered_makespan(lines, 2, latency=0.0, ahead=ahead) == expected
+
+
 def test_a_rectangle_costs_its_latency_once_for_each_worker() -> None:
     lines = [list(range(LINES - 1, -1, -1)) for _ in range(LINES)]
     assert ordered_makespan(lines, LINES, latency=0.25) == LINES + 0.25 * (LINES - 1)

@@ -9,7 +9,7 @@ import torch
 from flexfa4.frontend.tracing.trace import resolve
 from flexfa4.kernels.backward.describe import gradients_in_words
 from flexfa4.kernels.sm90.backward.architecture import HOPPER_BACKWARD
-from flexfa4.kernels.sm90.backward.tuning import BACKWARD
+from flexfa4.kernels.sm90.backward.tilings import BACKWARD
 
 SLOPE, PAIRS, TABLE, IDS = torch.rand(4), torch.rand(9, 9), torch.rand(40), torch.arange(9)
 ROWS = torch.rand(4, 5)
@@ -20,8 +20,10 @@ def words(mod: Any, head_dims: tuple[int, int] = (128, 128)) -> list[str]:
 
 
 def test_head_dims_have_kernels_or_are_left_to_torch() -> None:
-    for head_dims in BACKWARD:
-        assert gradients_in_words(HOPPER_BACKWARD, head_dims, None).startswith("three kernels")
+    for head_dims, tiling in BACKWARD.items():
+        found = gradients_in_words(HOPPER_BACKWARD, head_dims, None)
+        assert found.startswith("three kernels")
+        assert ("or two where queries meet few" in found) == tiling.finishes
     assert "CPU backend's torch code" in gradients_in_words(HOPPER_BACKWARD, (80, 80), None)
 
 
@@ -33,7 +35,10 @@ def test_derivatives_are_told_by_what_they_cost() -> None:
 
 def test_it_is_told_how_parts_of_dq_go_on() -> None:
     plain, softcap = (lambda s, b, h, q, kv: s), (lambda s, b, h, q, kv: 9 * torch.tanh(s / 9))
-    assert "dQ through shared memory, a tile later;" in words(plain)[0]
+    assert (
+        "dQ through shared memory, a tile later, and where they are few the last one finishes it;"
+        in words(plain)[0]
+    )
     assert "dQ through shared memory;" in words(softcap)[0]
     assert "dQ straight from registers;" in words(plain, (256, 256))[0]
 

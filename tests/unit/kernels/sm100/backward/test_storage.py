@@ -14,12 +14,13 @@ from flexfa4.kernels.sm100.backward.tuning import tiling_for
 from flexfa4.kernels.sm100.forward.storage import SHARED_MEMORY
 
 DIMS = [(dim, dim_v) for dim in (16, 64, 80, 96, 128) for dim_v in (16, 48, 64, 112, 128)]
+WIDE = [(192, 128), (160, 160)]
 TOGETHER = Tiling(blocks=2, q_stages=1)
 TILES = ("q", "do", "k", "v", "q_of_dk", "do_of_dv", "k_of_dq", "ds")
 
 
 def storages() -> Iterator[Any]:
-    for head_dims in DIMS:
+    for head_dims in (*DIMS, *WIDE):
         found = tiling_for(head_dims, GradientProgram())
         assert found is not None
         yield pytest.param(plan_storage(found, head_dims), id=f"{head_dims} {found.blocks}")
@@ -29,11 +30,12 @@ def storages() -> Iterator[Any]:
 
 @pytest.mark.parametrize("storage", [*storages()])
 def test_tiles_fit_one_behind_the_other_where_swizzles_repeat(storage: Storage) -> None:
-    places = {(getattr(storage, f"{name}_at"), getattr(storage, name)) for name in TILES}
+    tiles = [(getattr(storage, f"{name}_at"), getattr(storage, name)) for name in TILES]
+    places = {(at, tile.bytes * tile.stages) for at, tile in tiles}
     ends = 0
-    for at, tile in sorted(places, key=lambda place: place[0]):
+    for at, nbytes in sorted(places):
         assert at >= ends and at % 1024 == 0
-        ends = at + tile.bytes * tile.stages
+        ends = at + nbytes
     assert ends <= storage.dq_at < storage.statistics_at < storage.bytes <= SHARED_MEMORY
     assert storage.dq_at % 16 == storage.statistics_at % 16 == storage.q_barriers % 8 == 0
 
@@ -72,6 +74,14 @@ def test_of_two_blocks_each_has_half_of_second_operands() -> None:
         "q_of_dk": (128, 64), "do_of_dv": (128, 32), "k_of_dq": (256, 64),  # half of the head dim
         "ds": (256, 64),  # all keys, and half of the queries
     }  # fmt: skip
+
+
+def test_two_tiles_share_a_place_where_a_tile_of_queries_is_done_before_the_next() -> None:
+    storage = plan_storage(TOGETHER, (192, 128))
+    assert storage.one_place and storage.q_of_dk != storage.q
+    assert (storage.q_of_dk_at, storage.q_of_dk_barriers) == (storage.q_at, storage.q_barriers)
+    assert (storage.do_of_dv_at, storage.do_of_dv.bytes) == (storage.do_at, storage.do.bytes)
+    assert storage.k_of_dq_at != storage.k_at
 
 
 CHANGES: dict[str, tuple[dict[str, Any], int]] = {

@@ -10,7 +10,7 @@ from flexfa4.kernels.backward.plan import DqOrder, PostprocessPlan, PreprocessPl
 from flexfa4.kernels.blocks.walk import WalkPlan
 from flexfa4.kernels.sm90.backward.plan import BackwardPlan
 from flexfa4.kernels.sm90.backward.storage import Tiling
-from flexfa4.kernels.sm90.backward.tuning import BACKWARD
+from flexfa4.kernels.sm90.backward.tilings import BACKWARD
 from flexfa4.primitives.tile_walk import TileShape
 
 ALL = [pytest.param(dims, tiling, id=str(dims)) for dims, tiling in BACKWARD.items()]

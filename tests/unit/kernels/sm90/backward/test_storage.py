@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flexfa4.kernels.sm90.backward.storage import Storage, Tiling, plan_storage
-from flexfa4.kernels.sm90.backward.tuning import BACKWARD
+from flexfa4.kernels.sm90.backward.tilings import BACKWARD
 from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY
 
 ALL = [pytest.param(dims, tiling, id=str(dims)) for dims, tiling in BACKWARD.items()]
@@ -59,8 +59,12 @@ CHANGES: dict[str, tuple[dict[str, Any], int]] = {
     "a stage of dO less": ({"do_stages": 1}, -64 * 128 * 2 - 16),
     "a stage of K and V less": ({"kv_stages": 1}, -2 * 128 * 128 * 2 - 2 * 16 - 8),
     "P in shared memory": ({"in_registers": False}, 2 * 64 * 128 * 2),
-    "dQ staged": ({"staged": True}, 64 * 128 * 4 + 2 * (16 + 8)),
-    "dQ a tile later": ({"staged": True, "lagged": True}, 64 * 128 * 4 + 2 * (16 + 8) + 2 * 8),
+    "dQ staged": ({"staged": True}, 64 * 128 * 4 + 2 * (24 + 8)),
+    "dQ a tile later": ({"staged": True, "lagged": True}, 64 * 128 * 4 + 2 * (24 + 8) + 2 * 8),
+    "dQ finished": (
+        {"staged": True, "lagged": True, "finishes": True},
+        2 * 64 * 128 * 4 + 2 * (24 + 8) + 2 * 8,
+    ),
 }
 
 

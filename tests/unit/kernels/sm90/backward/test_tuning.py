@@ -10,10 +10,13 @@ import torch
 
 from flexfa4.frontend.ir import F32
 from flexfa4.frontend.tracing.trace import resolve
+from flexfa4.kernels.blocks.walk import Walk, WalkPlan
 from flexfa4.kernels.emit.gradient import GradientProgram, prepare_gradient
 from flexfa4.kernels.sm90.backward.storage import plan_storage
-from flexfa4.kernels.sm90.backward.tuning import BACKWARD, in_turns, tiling_for
+from flexfa4.kernels.sm90.backward.tilings import BACKWARD
+from flexfa4.kernels.sm90.backward.tuning import fitting, in_turns, tiling_for
 from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY
+from flexfa4.primitives.tile_walk import TileShape
 
 GATES = torch.rand(9)
 
@@ -65,3 +68,16 @@ def test_turns_change_nothing_where_warps_add_what_they_have_themselves() -> Non
 
 def test_head_dims_without_a_kernel_have_no_tiling() -> None:
     assert tiling_for((80, 80), program("none")) is None
+
+
+@pytest.mark.parametrize(("visits", "finishes"), [(None, False), (32, True), (33, False)])
+def test_dq_is_finished_where_few_tiles_of_keys_add_to_it(
+    visits: int | None, finishes: bool
+) -> None:
+    tiling = BACKWARD[128, 128]
+    shape = TileShape(tiling.queries, tiling.keys)
+    counted = None if visits is None else lambda: torch.tensor([[visits + 1, visits - 1]])
+    walk = Walk(WalkPlan("closed", shape, by="columns"), counted=counted)
+    assert fitting(tiling, walk) == replace(tiling, finishes=finishes)
+    never = BACKWARD[64, 64]
+    assert fitting(never, walk) == never
