@@ -4,6 +4,9 @@ Tiers are markers that a test gets from the folder it lies in, or from using `go
 run leaves out `full` and `gpu` (see pyproject.toml).  Where there is no C++ compiler, tests that
 run the emulator's core, or are marked `cxx`, are skipped.  There are no other shared fixtures:
 inputs and cases come from the case table of the package.
+
+Any number of processes may share out the tests (``pytest -n``, of pytest-xdist): what they compile
+is kept for all of them, with locks, and each of them computes in one thread.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -22,9 +26,15 @@ GOLDEN = TESTS / "golden"
 FOLDER_TIERS = ("unit", "compile", "emulate", "gpu")
 LEFT_OUT_TIERS = ("full", "gpu")  # a default run does not see these tests
 SUFFIX = ".txt"
+MOST_PROCESSES = 16
+OUTPUT = "golden-files"  # what a process says of them that has a part of the tests
 
 # Every pass of the compiler verifies its result while the tests run.
 os.environ["FLEXFA4_VERIFY"] = "1"
+
+# Before torch is loaded: processes that run beside each other would wait for each other's threads.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 # Without a deadline: a shared machine may stall any example.  Derandomised: a failure on one
 # machine is the same failure on the next.
@@ -43,10 +53,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(GoldenFiles(config), "golden-files")
+    config.pluginmanager.register(GoldenFiles(config), OUTPUT)
     reason = missing_compiler()
     if reason is not None:
         config.pluginmanager.register(NoCompiler(reason), "no-compiler")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return how many processes ``-n auto`` means; each of them needs a gigabyte."""
+    return min(os.cpu_count() or 1, MOST_PROCESSES)
 
 
 def missing_compiler() -> str | None:
@@ -86,6 +102,8 @@ class NoCompiler:
 @pytest.hookimpl(tryfirst=True)  # before -m deselects by these markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(f"{item.nodeid} has an address in its name: give it `ids`")
         tier = item.path.relative_to(TESTS).parts[0]
         if tier in FOLDER_TIERS:
             item.add_marker(tier)
@@ -94,7 +112,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class GoldenFiles:
-    """Which golden files this run has used, and which ones no test uses any more."""
+    """Which golden files this run has used, and which ones no test uses any more.
+
+    Where processes share out the tests, each of them knows what its own tests used, and hands that
+    to the one that started them.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self.update: bool = config.getoption("--update-golden")
@@ -141,9 +163,21 @@ class GoldenFiles:
         if report.skipped:
             self.incomplete.add(Path(report.fspath).stem.removeprefix("test_"))
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Take in what one of several processes has used."""
+        used, collected, partial = getattr(node, "workeroutput", {}).get(OUTPUT, ((), (), True))
+        self.used |= set(map(Path, used))
+        self.collected |= set(map(Path, collected))
+        self.partial = self.partial or partial
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Fail a full run that leaves golden files unused."""
+        if hasattr(session.config, "workeroutput"):
+            known = list(map(str, self.used)), list(map(str, self.collected)), self.partial
+            session.config.workeroutput[OUTPUT] = known
+            return
         modules = {p for tier in ("", "unit/**/") for p in TESTS.glob(f"{tier}test_*.py")}
         if exitstatus != pytest.ExitCode.OK or self.partial or not modules <= self.collected:
             return
@@ -166,6 +200,6 @@ class GoldenFiles:
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Return ``golden(name, text)``: compare a text with tests/golden/<module>/<name>.txt."""
-    files = request.config.pluginmanager.get_plugin("golden-files")
+    files = request.config.pluginmanager.get_plugin(OUTPUT)
     assert isinstance(files, GoldenFiles)
     return lambda name, text: files.compare(request.node, name, text)

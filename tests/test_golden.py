@@ -74,6 +74,14 @@ def test_an_unused_file_fails_a_full_run_only(project: Path) -> None:
     assert run(project, "tests/test_module.py::test_second")[0] == 0
 
 
+def test_processes_that_share_out_the_tests_know_together_what_is_used(project: Path) -> None:
+    assert run(project, "-n", "2")[0] == 0
+    golden_file(project, "forgotten").write_text("")
+    code, output = run(project, "-n", "2")
+    assert code == 1 and "no test uses golden/module/forgotten.txt" in output
+    assert "first.txt" not in output
+
+
 def test_a_test_that_a_default_run_leaves_out_cannot_use_golden(project: Path) -> None:
     code, output = run(project, "-m", "full")
     assert code == 1 and "cannot use golden" in output

@@ -185,7 +185,7 @@ def test_readme_has_one_line_that_runs_the_demo_and_one_that_runs_the_tests() ->
     commands = [line for line in lines if line.startswith("python3 -m venv")]
     assert [c.rsplit(" && ", 1)[1] for c in commands] == [
         ".venv/bin/flexfa4 demo",
-        ".venv/bin/python -m pytest",
+        ".venv/bin/python -m pytest -n auto --dist worksteal",
     ]
 
 

@@ -111,8 +111,10 @@ def _ranges(code: list[Effect], registers: int) -> list[tuple[int, int]]:
     last = [0] * registers
 
     def touch(number: int, index: int) -> None:
-        first[number] = min(first[number], index)
-        last[number] = max(last[number], index)
+        if index < first[number]:
+            first[number] = index
+        if index > last[number]:
+            last[number] = index
 
     blocks = blocks_of(code)
     for block, live in zip(blocks, _solve(blocks, code), strict=True):

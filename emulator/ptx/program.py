@@ -31,7 +31,7 @@ class Register:
     """
 
     name: str
-    type: ScalarType
+    type: ScalarType = field(hash=False)  # else a seventh of the time of decoding
     slot: int
 
 
