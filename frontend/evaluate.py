@@ -13,6 +13,7 @@ differentiate, and it allocates no more than the rectangle it is given asks for.
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +47,7 @@ from flexfa4.frontend.value_runs import ValueRuns
 Value = Any  # torch.Tensor or a Python number
 VECTOR_AXIS: Final = 4
 _CASTS: Final = frozenset({"to_f32", "to_i32", "to_bool"})
+_LARGEST: Final = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True)
@@ -262,9 +264,9 @@ def _leaf(node: Node, values: Values, lanes: AnyLanes, score: torch.Tensor | Non
         case "input":
             return score if node.attr == "score" else lanes.index(node.attr, values.device)
         case "const":
-            return node.attr
+            return _number(node.attr, values.dtype)
         case "scalar":
-            return values.scalars[node.attr]
+            return _number(values.scalars[node.attr], values.dtype)
         case "symbol":
             return values.symbols[node.attr]
         case "size":
@@ -273,6 +275,13 @@ def _leaf(node: Node, values: Values, lanes: AnyLanes, score: torch.Tensor | Non
         case "iota":
             return arange(0, node.attr, values.device)
     raise AssertionError(f"no such leaf: {node.op}")
+
+
+def _number(value: Any, dtype: torch.dtype) -> Any:
+    """Return a number as it is, but infinite beyond fp32, which torch would not take."""
+    if type(value) is float and dtype is torch.float32 and abs(value) > _LARGEST:
+        return math.copysign(math.inf, value)
+    return value
 
 
 def _apply(

@@ -17,7 +17,7 @@ import torch
 
 import flexfa4
 from flexfa4.frontend.tracing.trace import resolve
-from flexfa4.kernels.sm90.tuning import FORWARD
+from flexfa4.kernels.sm90.forward.tilings import FORWARD
 from flexfa4.testing import CASES, Attend, Inputs, Mods, Sizes, Trial
 
 HEAD_DIMS: Final = tuple(FORWARD)

@@ -26,7 +26,10 @@ def test_every_case_can_be_made_and_asks_for_something() -> None:
     for name, given in backward.cases().items():
         case = given.case
         assert case.name == f"backward-{name}" and case.variant in VARIANTS
-        assert case.must is not None and case.aim is not None and case.must < case.aim
+        if name == "alibi-learned":  # beside the others, to see what distances cost
+            assert case.must is None and case.aim is None
+        else:
+            assert case.must is not None and case.aim is not None and case.must < case.aim
         assert set(case.peers) < set(PROVIDERS)
         assert name.endswith("learned") == given.learned
         assert name.endswith("deterministic") == given.deterministic

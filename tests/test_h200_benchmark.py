@@ -163,6 +163,15 @@ def test_calls_alternate_and_each_fills_its_block() -> None:
         assert {took for took, _ in rounds[i : i + len(calls)]} == set(repeats)
 
 
+def test_a_call_that_takes_very_long_is_made_in_the_first_rounds_only() -> None:
+    clock = CountingClock()
+    calls = {"short": lambda: 1.0, "endless": lambda: 4000.0}
+    found = timing.interleaved(calls, clock, timing.Rounds(5, 14.0, slow_ms=300.0, slow_count=2))
+    assert found == {"short": [1.0] * 5, "endless": [4000.0] * 2}
+    assert sum(times for took, times in clock.log if took == 4000.0) == 3
+    assert timing.ratios(found["endless"], found["short"]) == [4000.0] * 2
+
+
 def test_a_summary_is_the_median_and_the_middle_half() -> None:
     assert timing.summary([4.0]) == timing.Summary(4.0, 0.0)
     assert timing.summary([1.0, 2.0, 3.0, 4.0, 100.0]) == timing.Summary(3.0, 2 / 3)
@@ -429,6 +438,27 @@ def test_a_run_stops_before_its_limit_and_another_goes_on_with_the_rest(
         ("long", 0), ("short", 0), ("longer", 1),
     ]  # fmt: skip
     assert found["runs"][1]["ceiling_tflops"] == [700.0, 700.0]
+
+
+def test_kernels_are_compiled_ahead_where_that_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[list[str], int]] = []
+
+    def compile_ahead(
+        chosen: list[jobs.Job], workers: int, folder: Path, seconds: float
+    ) -> list[str]:
+        asked.append(([job.name for job in chosen], workers))
+        return ["short, Flex FLASH: no kernel"]
+
+    monkeypatch.setattr(h200, "compile_ahead", compile_ahead)
+    found, _ = run_of(monkeypatch, [fake_job("short", 1.0)], "--ahead", "3")
+    assert asked == [(["short"], 3)] and found["runs"][0]["ahead"] == 3
+    assert "not compiled ahead: short, Flex FLASH: no kernel\n" in capsys.readouterr().err
+    long = dataclasses.replace(fake_job("long", 20.0), group="step")
+    assert run_of(monkeypatch, [long], "--ahead", "3", "--limit", "9")[1] == ["long"]
+    assert len(asked) == 2
+    assert run_of(monkeypatch, [long], "--limit", "9")[1] == [] and len(asked) == 2
 
 
 def test_a_job_that_fails_stops_no_other_and_is_tried_again(

@@ -11,7 +11,7 @@ import pytest
 from flexfa4.emulator import EmulationError, load
 from tests.emulated_cases import CASES, Case
 from tests.launch_records import recorded_ptx, run
-from tests.mutations import GROUPS, LEFT_OUT, WAIT, Mutant, later, mutants, weaker
+from tests.mutations import GROUPS, LEFT_OUT, WAIT, Mutant, fewer, later, mutants, weaker
 
 RUNS = (("eager", 0), ("late", 0), ("random", 1), ("priority", 1), ("random", 2), ("priority", 2))
 
@@ -79,6 +79,24 @@ def test_a_mutant_lacks_one_line() -> None:
         pairs = zip(ptx.split("\n"), mutant.ptx.split("\n"), strict=True)
         changed = [number for number, (old, new) in enumerate(pairs, 1) if old != new]
         assert changed == [mutant.line]
+
+
+def test_fewer_arrivals_complete_a_phase_of_several() -> None:
+    ptx = "\n".join(
+        (
+            "mov.b32 %r7, 8;",
+            "mov.b32 %r8, 1;",
+            "mbarrier.init.shared.b64 [a], %r7;",
+            "mbarrier.init.shared.b64 [a+8], %r8;",
+            "mbarrier.init.shared.b64 [a+16], 2;",
+        )
+    )
+    made = list(fewer(ptx))
+    assert [mutant.name for mutant in made] == [f"mbarrier.init.shared.b64 {i}" for i in (1, 3)]
+    assert [mutant.ptx.split("\n")[mutant.line - 1] for mutant in made] == [
+        "mbarrier.init.shared.b64 [a], 7;",
+        "mbarrier.init.shared.b64 [a+16], 1;",
+    ]
 
 
 def test_a_weaker_wait_is_for_the_other_phase_or_for_a_group_less() -> None:

@@ -33,6 +33,8 @@ from flexfa4.frontend.analysis.intervals import (
     ANY_F32,
     ANY_I32,
     Interval,
+    max_,
+    min_,
     point,
     square,
 )
@@ -115,7 +117,15 @@ def _bound(node: Node, found: Mapping[Node, Interval], leaf: Leaf, load: Load | 
         return row.interval(found[args[0]], args[0].length)
     if op == "mul" and args[0] is args[1]:
         return square(found[args[0]])
+    if op == "where":
+        test, a, b = args
+        if test.op in _EXTREMES and test.args == (b, a) and a.op == "const" and a.attr == a.attr:
+            return _EXTREMES[test.op](found[b], found[a])
     return row.interval(*[found[a] for a in args])
+
+
+# what ``where(x < c, c, x)`` is for a number c, and NaN where x is
+_EXTREMES = {"lt": max_, "le": max_, "gt": min_, "ge": min_}
 
 
 def _typed(a: Interval, dtype: DType) -> Interval:

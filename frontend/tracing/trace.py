@@ -108,8 +108,9 @@ class _Entry:
             return None
         if not self.tensors and not self.scalars:
             return self._without_captures
-        tensors = tuple([r[i] for i in self.tensors])
-        return BoundGraph(self.graph, tensors, tuple([r[i] for i in self.scalars]), self.places)
+        value = r.__getitem__
+        tensors, scalars = tuple(map(value, self.tensors)), tuple(map(value, self.scalars))
+        return BoundGraph(self.graph, tensors, scalars, self.places)
 
     @functools.cached_property
     def _without_captures(self) -> BoundGraph:

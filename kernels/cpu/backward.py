@@ -125,7 +125,8 @@ def _backward_tile(
     if saved.sink is not None:
         assert grads.sink is not None
         sink = (saved.sink[chunk.h[0] : chunk.h[1]].to(call.dtype) * LOG2E)[:, None, None]
-        weight = torch.where(empty, 0.0, (sink - lse).exp2())
+        exponent = torch.where(sink == lse, 0.0, sink - lse)  # of two infinities, too
+        weight = torch.where(empty, 0.0, exponent.exp2())
         grads.sink[chunk.h[0] : chunk.h[1]] -= (weight * delta).sum((0, 2, 3))
     if not tile.runs:
         return

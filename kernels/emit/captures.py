@@ -21,7 +21,8 @@ import torch
 from flexfa4.frontend.analysis.bounds import Premises, bounds, premises
 from flexfa4.frontend.analysis.intervals import Interval
 from flexfa4.frontend.binding import BoundGraph
-from flexfa4.frontend.ir import F32, Buffer, Graph, Node, topological
+from flexfa4.frontend.integers import DIVISIONS
+from flexfa4.frontend.ir import F32, I32, Buffer, Graph, Node, topological
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.kernels.emit.access import LoadPlan, access
 from flexfa4.kernels.emit.errors import KernelLimitError
@@ -79,6 +80,8 @@ class CapturePlan:
         scalars: types of ``graph.scalars``: ``i32`` where the number is within `SMALL`.
         positions: positions are less than this (see `POSITIONS`).
         along: what moves from column to column of the kernel's tiles.
+        positive: names of the numbers that something is divided by and that are at least 1: what
+            is not negative is then divided without signs, and nothing is wider for it.
     """
 
     buffers: tuple[BufferPlan, ...] = ()
@@ -86,6 +89,7 @@ class CapturePlan:
     scalars: tuple[Kind, ...] = ()
     positions: int = POSITIONS[0]
     along: Along = "kv"
+    positive: tuple[str, ...] = ()
 
 
 SMALL: Final = 1 << 29
@@ -178,6 +182,14 @@ def loads_of(graph: Graph) -> tuple[Node, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
+def divisors(graph: Graph) -> tuple[int, ...]:
+    """Return the places, among the numbers of a graph, of the integers that divide something."""
+    divided = [node.args[1] for node in topological(graph.root) if node.op in DIVISIONS]
+    found = {node.attr for node in divided if node.op == "scalar" and node.dtype is I32}
+    return tuple([i for i, scalar in enumerate(graph.scalars) if scalar in found])
+
+
+@functools.lru_cache(maxsize=1024)
 def _sizes(graph: Graph, plan: CapturePlan) -> dict[Buffer, tuple[int, ...]]:
     """Return the axes of each tensor whose sizes the code needs.
 
@@ -213,6 +225,7 @@ def _plan(given: Premises, layouts: tuple[_Layout, ...], along: Along) -> Captur
         ),
         next(limit for limit in POSITIONS if longest <= limit),
         along,
+        tuple([graph.scalars[i].name for i in divisors(graph) if given.scalars[i] > 0]),
     )
 
 

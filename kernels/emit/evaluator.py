@@ -426,7 +426,8 @@ class Frame(TraceTime):
         if node.dtype is I32:
             if emission.width == "result":
                 return site.machine(node)
-            integers.append(site.machine(node))
+            if emission.width != "divided" or site.ranges.wraps(node):
+                integers.append(site.machine(node))
         return "i64" if "i64" in integers else "i32"
 
     def _one(

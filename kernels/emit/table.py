@@ -64,8 +64,9 @@ class Emission:
     Attributes:
         f32, i32, bool: the precise forms; None where the ops table has no such operands.
         width: of integer operands: ``result``: that of the result, for ops whose low bits follow
-            from the operands' low bits; ``operands``: the wider one of the operands; ``own``: as
-            they are.
+            from the operands' low bits; ``operands``: the wider one of the operands and the result;
+            ``divided``: likewise, but the result does not count where operands of 32 bits make none
+            of 64, which bounds do not show of a division that may be by 0; ``own``: as they are.
         fast: the fast form for f32.
         fast_holds: whether it may be used, from the operands' bounds.
         error: how far the precise form may be from the exact function; empty where it is rounded
@@ -79,7 +80,7 @@ class Emission:
     f32: Form | None = None
     i32: Form | None = None
     bool: Form | None = None
-    width: Literal["result", "operands", "own"] = "operands"
+    width: Literal["result", "operands", "divided", "own"] = "operands"
     fast: Form | None = None
     fast_holds: Callable[..., Any] = lambda *_: True
     error: str = ""
@@ -380,8 +381,8 @@ EMISSIONS: Final[dict[str, Emission]] = {
     "sub": Emission(_sub, _plain(arith.subi), width="result", pairs=True),
     "mul": Emission(_plain(arith.mulf), _plain(arith.muli), width="result", pairs=True),
     "div": Emission(_plain(arith.divf), fast=_fast_div, fast_error="2 ulp", pairs=True),
-    "floordiv": Emission(_float_floordiv, _floordiv),
-    "mod": Emission(_float_mod, _mod),
+    "floordiv": Emission(_float_floordiv, _floordiv, width="divided"),
+    "mod": Emission(_float_mod, _mod, width="divided"),
     "pow": Emission(
         _plain(math.powf), _power, width="own", error="4 ulp",
         fast=_fast_power, fast_holds=lambda a, b: a.lo >= 0,

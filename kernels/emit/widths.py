@@ -38,6 +38,7 @@ class Ranges:
         self._positions = plan.positions
         self._buffers = dict(zip(graph.buffers, plan.buffers, strict=True))
         self._scalars = dict(zip(graph.scalars, plan.scalars, strict=True))
+        self._positive = plan.positive
         self._found: dict[Node, Interval] = {}
 
     def interval(self, node: Node) -> Interval:
@@ -50,6 +51,12 @@ class Ranges:
         """Return the bits that an integer is computed in: 32 or 64."""
         return 32 if self.interval(node).within(-(2**31), 2**31 - 1) else 64
 
+    def wraps(self, division: Node) -> bool:
+        """Return whether an integer's quotient by another one may be none of 32 bits though both
+        are: the least one's by -1."""
+        a, b = map(self.interval, division.args)
+        return bool(a.lo <= -(2**31)) and -1 in b
+
     def _leaf(self, node: Node) -> Interval | None:
         match node.op:
             case "input" if node.attr in ("q", "kv"):
@@ -59,7 +66,7 @@ class Ranges:
             case "symbol":
                 return Interval(0, self._positions if node.attr.endswith("_len") else HEADS)
             case "scalar" if self._scalars[node.attr] == "i32":
-                return Interval(-SMALL, SMALL)
+                return Interval(1 if node.attr.name in self._positive else -SMALL, SMALL)
             case "size" if self._buffers[node.attr[0]].narrow:
                 return Interval(0, SMALL)
             case "load" if node.dtype is I32:

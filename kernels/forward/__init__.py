@@ -9,6 +9,7 @@ From a call to a launch, with what differs between architectures behind one inte
     compiled        the kernel of a plan: kept, or compiled now
     model           how long a launch takes, from how long tiles take
     describe        a plan and a kernel in words
+    empty_captures  refuses to read captured tensors that have no element
 
 and what they are about::
 

@@ -15,13 +15,14 @@ import torch
 
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.layout import empty_output
-from flexfa4.kernels.blocks.work_counter import work_counter
+from flexfa4.kernels.blocks.work_counter import stream_and_counter
 from flexfa4.kernels.compile.compiled_kernel import CompiledKernel
 from flexfa4.kernels.emit.errors import KernelLimitError
 from flexfa4.kernels.forms import ALIGNMENT
 from flexfa4.kernels.forward.architecture import AnyArchitecture
 from flexfa4.kernels.forward.call import Outputs, PlannedCall, pairs_of, work_of
 from flexfa4.kernels.forward.compiled import kernel_for
+from flexfa4.kernels.forward.empty_captures import check_that_captures_have_elements
 from flexfa4.kernels.forward.function import LACKING, copies, to_copy
 from flexfa4.kernels.forward.support import refused_device, refused_dtype
 from flexfa4.kernels.forward.varlen_call import VarlenCall, VarlenTemplate, plan_varlen
@@ -71,11 +72,10 @@ class LaunchedVarlen:
             inputs = copies(inputs, self.copied)
         if sink is not None:
             inputs = inputs._replace(sink=sink.to(torch.float32).contiguous())
-        device = q.device
-        stream = torch._C._cuda_getCurrentRawStream(device.index) if q.is_cuda else 0
+        stream, counter = stream_and_counter(q)
         interval = self._interval(call.mask)
         made = self.table.launch(self.executor, ends, interval, stream)
-        outputs = Outputs(out, lse, work_counter(device, stream))
+        outputs = Outputs(out, lse, counter)
         values = self.template.fill_varlen(inputs, outputs, request, made, interval)
         captured = () if interval is None else interval.tensors
         memory = (*inputs, *outputs, made, *captured, *request.tensors)
@@ -114,6 +114,7 @@ def attend(
     Raises:
         CompileError: a kernel cannot be compiled, though CuTe-DSL is there.
         LaunchError: a kernel cannot be loaded.
+        OutOfRangeError: a captured tensor without elements is read.
     """
     key = (architecture.backend, *_form(call, inputs, ends, target))
     if key not in _FORMS:
@@ -155,6 +156,7 @@ def _prepared(
     plan = planned(architecture, call, inputs, architecture.name_of(target.capability))
     if plan is None:
         return None
+    check_that_captures_have_elements(call.request.score, None, inputs.sizes)
     try:
         return _launched(plan, call, inputs, ends, target)
     except LACKING:

@@ -13,7 +13,13 @@ from flexfa4.kernels.sm100.forward.storage import SHARED_MEMORY
 from flexfa4.kernels.sm100.forward.tmem import COLUMNS
 from flexfa4.kernels.sm100.model import describe_time
 from flexfa4.kernels.sm100.search import ALIKE, Choice, with_pairs
-from flexfa4.kernels.sm100.tuning import choice_for, is_tabled, row_for, shares_tiles
+from flexfa4.kernels.sm100.tuning import (
+    choice_for,
+    is_tabled,
+    row_for,
+    shares_tiles,
+    usual_tiling,
+)
 
 
 def describe_plan(plan: ForwardPlan, name: str) -> list[Row]:
@@ -47,8 +53,11 @@ def _tiling(plan: ForwardPlan, name: str) -> str:
     where = "row of the table" if is_tabled(row) else "found by the model"
     head_dims = f"{choice.head_dims[0]}, {choice.head_dims[1]}"
     found = f"{where}: {name}, head dimensions {head_dims}, {choice.variant}"
-    if replace(tiling, emulated=choice.tiling.emulated) != choice.tiling:
+    usual = usual_tiling(plan, name)
+    if replace(tiling, emulated=usual.emulated) != usual:
         found += "; the tile is the user's choice"
+    elif tiling.keys != choice.tiling.keys:
+        found += f"; fewer keys than its {choice.tiling.keys}, so that the mod's registers suffice"
     if tiling.emulated != choice.tiling.emulated:
         found += "; the share of emulated exponentials is the user's choice"
     split = tiling.registers

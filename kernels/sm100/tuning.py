@@ -122,16 +122,45 @@ def tiling_of(plan: ForwardPlan, tile: Tile, name: str) -> Tiling:
             allowed="such tiles where every query sees every key",
             rewrite=_rewrite(plan.tiling.keys),
         )
-    chosen = choice_for(plan, name).tiling
-    if any(term.part is None for term in plan.score.terms) and chosen.emulated.numerator:
-        chosen = replace(chosen, registers=_FOR_DISTANCES)
+    usual = usual_tiling(plan, name)
     if tile == ANY_TILE:
-        return chosen
-    return replace(plan.tiling, emulated=chosen.emulated, turns=chosen.turns)
+        return usual
+    return replace(plan.tiling, emulated=usual.emulated, turns=usual.turns)
+
+
+def usual_tiling(plan: ForwardPlan, name: str) -> Tiling:
+    """Return the tiling that is taken where the user chooses nothing of a tile.
+
+    That of the table's row, but for what the score mod needs of registers.
+    """
+    tiling = _with_room(plan, choice_for(plan, name).tiling, name)
+    if any(term.part is None for term in plan.score.terms) and tiling.emulated.numerator:
+        return replace(tiling, registers=_FOR_DISTANCES)
+    return tiling
 
 
 _FOR_DISTANCES: Final = Registers(192, 72, 56)
 """The softmax keeps the term of a mod that is linear in kv for 16 columns, a register each."""
+
+_CROWDED: Final = ((12.0, 64), (3.0, 96))
+"""Instructions of a score mod for each score from which on tiles have so few keys: ptxas begins
+them for many columns at once, and with more keys it spills (found by compiling the case table).
+What a tile takes beside its scores is then spread over fewer of them, but the more a mod computes,
+the less it weighs."""
+
+
+def _with_room(plan: ForwardPlan, tiling: Tiling, name: str) -> Tiling:
+    """Return a tiling, or one of fewer keys that leaves the score mod enough registers.
+
+    Mods that compute with integers mostly read tables by them, and do so one by one.
+    """
+    mod = tile_of(replace(plan, tiling=tiling), name).mod
+    most = next((keys for least, keys in _CROWDED if mod.score.all >= least), tiling.keys)
+    if most >= tiling.keys or class_of(mod).name == "integers":
+        return tiling
+    fitting = feasible(plan.head_dims, mod, tiling.blocks)
+    roomy = next((found for found in fitting if found.keys <= most), tiling)
+    return replace(roomy, emulated=tiling.emulated)
 
 
 def shares_tiles(plan: ForwardPlan) -> bool:

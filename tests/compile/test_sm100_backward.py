@@ -15,6 +15,7 @@ import flexfa4
 from flexfa4.frontend.tracing.trace import resolve
 from flexfa4.kernels.backward.call import PlannedBackward, Wishes, plan_backward, summed_in_kernel
 from flexfa4.kernels.backward.compiled import compile_plan
+from flexfa4.kernels.backward.fragment import LANES
 from flexfa4.kernels.compile.compiled_kernel import CompiledKernel
 from flexfa4.kernels.request import Inputs, Request
 from flexfa4.kernels.sm100.backward.architecture import BLACKWELL_BACKWARD
@@ -23,10 +24,11 @@ from flexfa4.kernels.sm100.backward.storage import Registers
 from flexfa4.kernels.sm100.forward.storage import SHARED_MEMORY
 
 ARCHITECTURES = ("sm_100a", "sm_103a")
-HEAD_DIMS = ((64, 64), (64, 128), (96, 96), (128, 128))
+HEAD_DIMS = ((64, 64), (64, 128), (96, 96), (128, 128), (192, 128))
 LENGTH = 600
 DOCUMENT, SLOPES = torch.arange(LENGTH) // 70, torch.rand(4)
 BIAS = torch.randn(4, LENGTH)
+TABLE, PAIRS = torch.randn(4, 32), torch.randn(4, LENGTH, LENGTH)
 
 # One of each way in which scores are computed and masks are applied: (score mod, mask).
 VARIANTS: dict[str, tuple[Any, Any]] = {
@@ -34,11 +36,20 @@ VARIANTS: dict[str, tuple[Any, Any]] = {
     "causal": (None, "q >= kv"),
     "window": (None, "(q >= kv) & (q - kv < 100)"),
     "linear bias": (lambda s, b, h, q, kv: s + SLOPES[h] * (kv - q), "q >= kv"),
-    "capped": ("30 * tanh(score / 30)", None),
+    "capped": ("30 * tanh(score / 30)", "(q >= kv) & (q - kv < 100)"),
     "documents": (None, lambda b, h, q, kv: DOCUMENT[q] == DOCUMENT[kv]),
     "by remainder": (None, lambda b, h, q, kv: DOCUMENT[q] % 3 == DOCUMENT[kv] % 3),
     "bias of keys": (lambda s, b, h, q, kv: s + BIAS[h, kv], None),
+    "bias of distances": (lambda s, b, h, q, kv: s + TABLE[h, (q - kv).clamp(0, 31)], "q >= kv"),
+    "bias of pairs": (lambda s, b, h, q, kv: s + PAIRS[h, q, kv], None),
+    "factor of heads": (lambda s, b, h, q, kv: s * SLOPES[h], "q >= kv"),
+    "factor of keys": (lambda s, b, h, q, kv: s * BIAS[h, kv], "q >= kv"),
+    "factor of distances": (lambda s, b, h, q, kv: s * TABLE[h, (q - kv).clamp(0, 31)], "q >= kv"),
+    "factor of pairs": (lambda s, b, h, q, kv: s * PAIRS[h, q, kv], None),
+    "gate of queries": (lambda s, b, h, q, kv: s * torch.sigmoid(BIAS[h, q]), "q >= kv"),
+    "learned cap": (lambda s, b, h, q, kv: SLOPES[h] * torch.tanh(s / SLOPES[h]), "q >= kv"),
 }
+ALIKE = ("bias of pairs", "factor of heads", "factor of keys", "factor of pairs")  # to others
 
 
 def planned(
@@ -75,7 +86,12 @@ def uses_local_memory(kernel: CompiledKernel) -> bool:
 
 
 CASES = [
-    pytest.param(*case, marks=() if case[1:] == ((128, 128), "sm_100a") else pytest.mark.full)
+    pytest.param(
+        *case,
+        marks=()
+        if case[1:] == ((128, 128), "sm_100a") and case[0] not in ALIKE
+        else pytest.mark.full,
+    )
     for case in itertools.product(VARIANTS, HEAD_DIMS, ARCHITECTURES)
 ]
 
@@ -89,9 +105,24 @@ def test_no_variant_uses_local_memory(variant: str, head_dims: tuple[int, int], 
     assert f".target {arch}" in kernel.ptx
 
 
-@pytest.mark.parametrize("head_dims", [(64, 64), (128, 128)], ids=str)
-def test_turns_do_not_use_local_memory_either(head_dims: tuple[int, int]) -> None:
-    plan = planned("causal", head_dims, deterministic=True).main
+IN_PARTS = ("bias of pairs", "factor of heads", "factor of keys", "factor of distances",
+            "factor of pairs", "gate of queries", "learned cap")  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_tile_is_computed_in_parts_where_captures_need_more_than_probabilities(
+    variant: str,
+) -> None:
+    plan = planned(variant, (64, 64)).main
+    assert isinstance(plan, BackwardPlan)
+    assert plan.in_parts == (variant in IN_PARTS)
+    assert plan.fragment.summed == (LANES if plan.in_parts else plan.fragment.columns)
+
+
+@pytest.mark.parametrize("variant", ["causal", "capped"])
+@pytest.mark.parametrize("head_dims", [(64, 64), (128, 128), (192, 128)], ids=str)
+def test_turns_do_not_use_local_memory_either(variant: str, head_dims: tuple[int, int]) -> None:
+    plan = planned(variant, head_dims, deterministic=True).main
     assert plan.ordered and not uses_local_memory(compiled(plan))
 
 

@@ -18,7 +18,7 @@ from cutlass import cute
 import flexfa4
 from flexfa4.frontend.tracing.trace import resolve
 from flexfa4.kernels.backward.call import PlannedBackward, Wishes, plan_backward
-from flexfa4.kernels.backward.plan import GradientPlan, PreprocessPlan
+from flexfa4.kernels.backward.plan import GradientPlan, PostprocessPlan
 from flexfa4.kernels.backward.preprocess import PreprocessKernel
 from flexfa4.kernels.compile.cute import Compilation, compile_with_cute, example_of
 from flexfa4.kernels.request import Inputs, Request
@@ -30,7 +30,7 @@ from flexfa4.kernels.sm90.backward.load import Places
 from flexfa4.kernels.sm90.backward.plan import BackwardPlan
 from flexfa4.kernels.sm90.backward.postprocess import PostprocessKernel
 from flexfa4.kernels.sm90.backward.storage import Tiling
-from flexfa4.kernels.sm90.backward.tuning import BACKWARD
+from flexfa4.kernels.sm90.backward.tilings import BACKWARD
 from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY
 from flexfa4.primitives.wgmma import ROWS, issue
 
@@ -173,8 +173,10 @@ def test_ptxas_reports_a_branch_around_a_product(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("head_dims", BACKWARD, ids=str)
 def test_the_kernels_around_the_main_one_do_not_spill(head_dims: tuple[int, int]) -> None:
     plans = planned(head_dims)
-    before, after = plans.preprocess, plans.postprocess
-    variants: list[PreprocessPlan] = [before, replace(before, grad_lse=False, sink=True)]
+    before, order = plans.preprocess, plans.main.dq_order
+    after = PostprocessPlan(before.element, order)
+    variants = [before, replace(before, grad_lse=False, sink=True)]
+    variants += [replace(plan, finishes_dq=not plan.finishes_dq) for plan in variants]
     for plan in variants:
         arguments = (example_of(plan.signature),)
         assert not spills(compile_with_cute(PreprocessKernel(plan), arguments, ARCH))

@@ -25,7 +25,7 @@ from flexfa4.kernels.sm90.forward import kernel as kernel_module
 from flexfa4.kernels.sm90.forward.kernel import REGISTERS, ForwardKernel
 from flexfa4.kernels.sm90.forward.plan import ForwardPlan
 from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY
-from flexfa4.kernels.sm90.tuning import FORWARD
+from flexfa4.kernels.sm90.forward.tilings import FORWARD
 from flexfa4.primitives import wgmma
 
 ARCH = "sm_90a"

@@ -15,7 +15,7 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0)
     pytest.skip("needs a GPU of compute capability 9.0", allow_module_level=True)
 
 import flexfa4
-from flexfa4.kernels.sm90.backward.tuning import BACKWARD
+from flexfa4.kernels.sm90.backward.tilings import BACKWARD
 from flexfa4.testing import agrees
 
 MASKS: dict[str, Any] = {

@@ -122,6 +122,7 @@ class Epilogue:
         out = self.storage.out
         rounded = cute.make_rmem_tensor(_COLUMNS, self.base.dtype)
         rounded.store(part.load().to(self.base.dtype))
+        count = _UNIT // ELEMENT
         start = tcgen05.address_of(self.base) + (self.storage.out_at + half * self.storage.out_step)
         slab, inside = divmod(first * ELEMENT, out.swizzle)
         line = self.correction.row * out.swizzle
@@ -129,8 +130,9 @@ class Epilogue:
             place = line + (inside + unit * _UNIT)
             # the exclusive-or of a swizzle: lines of 128 bytes choose among the units of a row
             place = place ^ (((line >> 7) & (out.swizzle // _UNIT - 1)) << 4)
-            values = cute.make_tensor(rounded.iterator + unit * 8, cute.make_layout(8))
-            bits = vector.bitcast(ir.VectorType.get([4], Int32.mlir_type), values.load().ir_value())
+            values = cute.make_tensor(rounded.iterator + unit * count, cute.make_layout(count))
+            words = ir.VectorType.get([_UNIT // 4], Int32.mlir_type)
+            bits = vector.bitcast(words, values.load().ir_value())
             address = start + slab * ROWS * out.swizzle + place
             pointer = llvm.inttoptr(ir.Type.parse("!llvm.ptr<3>"), Int32(address).ir_value())
             llvm.store(bits, pointer, alignment=_UNIT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -106,6 +107,24 @@ TENSORS = {
 def read(rank: int, *args: Node) -> tuple[Any, torch.Tensor]:
     buffer = Buffer("t", F32, (None,) * rank)
     return evaluate(load(buffer, args), Values({buffer: TENSORS[rank]})), TENSORS[rank]
+
+
+@pytest.mark.parametrize("far", [1e39, -1e300])
+def test_numbers_beyond_fp32_are_infinite_in_it(far: float) -> None:
+    given = Scalar("far", F32)
+    values = {
+        dtype: Values(scalars={given: far}, dtype=dtype) for dtype in (torch.float32, torch.float64)
+    }
+    for number in (const(far, F32), scalar(given)):
+        root = apply("where", apply("lt", KV, Q), SCORE, number)
+        for dtype, expected in (
+            (torch.float32, math.copysign(math.inf, far)),
+            (torch.float64, far),
+        ):
+            found = evaluate(root, values[dtype], score=score(dtype))
+            hidden = indices()[3] >= indices()[2]
+            assert found.dtype is dtype and bool((found[hidden] == expected).all())
+            assert torch.equal(found[~hidden], score(dtype)[~hidden])
 
 
 def test_loads_agree_with_eager_indexing_however_the_axes_are_ordered() -> None:

@@ -160,6 +160,22 @@ def test_a_product_of_a_node_with_itself_is_a_square() -> None:
     assert bound(apply("mul", difference, apply("sub", KV, Q)), DOMAIN.leaf).lo == -36
 
 
+@pytest.mark.parametrize(
+    ("test", "end"), [("lt", (2, 5)), ("le", (2, 5)), ("gt", (-5, 2)), ("ge", (-5, 2))]
+)
+def test_a_selection_by_comparison_with_a_number_is_a_bound(
+    test: str, end: tuple[int, int]
+) -> None:
+    x, two = input_("kv"), const(2)
+    leaf = {x: Interval(-5, 5)}.get
+    assert bound(apply("where", apply(test, x, two), two, x), leaf) == Interval(*end)
+    assert bound(apply("where", apply(test, x, two), x, two), leaf) == Interval(-5, 5)
+    floats = {load(TABLE, (Q,)): Interval(-5.0, 5.0, True)}
+    (y,) = floats
+    found = bound(apply("where", apply(test, y, const(2.0)), const(2.0), y), floats.get)
+    assert found == Interval(float(end[0]), float(end[1]), True)
+
+
 def test_what_is_the_same_in_all_boxes_stays_a_number() -> None:
     def leaf(node: Node) -> Interval | None:
         return Interval(torch.arange(3), torch.arange(3)) if node is Q else DOMAIN.leaf(node)

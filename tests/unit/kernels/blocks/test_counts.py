@@ -7,7 +7,12 @@ import torch
 
 from flexfa4.frontend.masks.solving.solved import Solved
 from flexfa4.kernels.blocks import counts
-from flexfa4.kernels.blocks.counts import monotone_in_tiles, visits_of
+from flexfa4.kernels.blocks.counts import (
+    monotone_in_tiles,
+    visited_tiles,
+    visitors_of,
+    visits_of,
+)
 from tests.tile_walks import CASES
 
 
@@ -44,5 +49,8 @@ def test_visits_are_those_of_the_tiles_that_are_not_empty(sampling: str) -> None
     case = CASES["window by head"]
     blocks = case.blocks
     assert blocks is not None and isinstance(blocks.by_rows, Solved)
-    found = visits_of(blocks.by_rows, blocks.classes, case.shape, sampling)  # type: ignore[arg-type]
-    assert torch.equal(found, (case.kinds()[0] != 0).sum(2))
+    visited = visited_tiles(blocks.by_rows, blocks.classes, case.shape, sampling)  # type: ignore[arg-type]
+    kinds = case.kinds()[0] != 0
+    assert torch.equal(visits_of(visited), kinds.sum(2))
+    found = visitors_of(visited, kinds.shape[2])
+    assert found.dtype is torch.int32 and torch.equal(found.long(), kinds.sum(1))

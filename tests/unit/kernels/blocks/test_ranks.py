@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 
 from flexfa4.frontend.masks.runs import BlockRuns
 from flexfa4.kernels.blocks.lists import listed
-from flexfa4.kernels.blocks.ranks import best_ranks, ranks_of, visits_of_lines
+from flexfa4.kernels.blocks.ranks import best_turns, in_order, ranks_of, visits_of_lines
 from flexfa4.kernels.blocks.walk import walk_for
 from flexfa4.primitives.arithmetic import PLAIN
 from flexfa4.primitives.scheduler import Sections, Work
@@ -72,5 +73,33 @@ def test_turns_of_a_walk_follow_the_order_of_work(name: str) -> None:
 def test_short_lines_come_first_under_a_causal_mask() -> None:
     kinds = torch.where(torch.ones(40, 40).triu(1) > 0, 2, torch.eye(40)).to(torch.int8)[None]
     lists = listed(BlockRuns.from_kinds(kinds), 400, 10)
-    ranks, descending = best_ranks(lists, 40)
-    assert descending and torch.equal(ranks, ranks_of(lists, 40, True))
+    turns = best_turns(lists, 40)
+    assert turns.descending and torch.equal(turns.ranks, ranks_of(turns.lists, 40, True))
+    assert torch.equal(turns.lists.begins, lists.begins)  # of two kinds
+
+
+def test_in_a_window_visits_are_made_from_one_end_to_the_other() -> None:
+    """Tiles that need the mask lie at both ends: lines would wait for those between."""
+    line = torch.arange(40)
+    ahead = line - line[:, None]
+    kinds = torch.where((ahead >= 0) & (ahead <= 9), 2, 0).to(torch.int8)
+    kinds[(ahead == 0) | (ahead == 9)] = 1
+    turns = best_turns(listed(BlockRuns.from_kinds(kinds[None]), 400, 10), 40)
+    (visits,) = visits_of_lines(turns.lists, 40)
+    assert all(tiles == sorted(tiles, reverse=not turns.descending) for tiles in visits)
+    assert torch.equal(turns.lists.begins[1::2], turns.lists.begins[2::2])
+
+
+@given(tables())
+def test_visits_in_another_order_are_the_same(kinds: torch.Tensor) -> None:
+    lists = listed(BlockRuns.from_kinds(kinds), kinds.shape[2] * 10, 10)
+    before = visits_of_lines(lists, kinds.shape[1])
+    for ascending in (False, True):
+        for one_kind in (False, True):
+            made = in_order(lists, ascending=ascending, one_kind=one_kind)
+            begins, tiles = made.begins.tolist(), made.tiles.tolist()
+            for a, b in itertools.pairwise(begins):
+                assert tiles[a:b] == sorted(tiles[a:b], reverse=not ascending)
+            after = visits_of_lines(made, kinds.shape[1])
+            assert [[{*x} for x in c] for c in after] == [[{*x} for x in c] for c in before]
+            assert len(tiles) == len(lists.tiles) and (one_kind or begins == lists.begins.tolist())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -10,7 +11,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,16 +130,40 @@ def test_a_folder_that_cannot_be_made_costs_a_warning_once(tmp_path: Path) -> No
     assert compiler.count == 2
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only for root")
-def test_a_folder_that_cannot_be_written_still_serves_what_it_has(tmp_path: Path) -> None:
+@pytest.fixture
+def read_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Yield what makes all folders read-only; permissions would not, for root."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    def begin() -> None:
+        for call in ("open", "mkdir", "utime", "unlink", "replace"):
+            monkeypatch.setattr(os, call, refused)
+
+    yield begin
+    monkeypatch.undo()
+
+
+def test_a_read_only_folder_still_serves_what_it_has(
+    tmp_path: Path, read_only: Callable[[], None]
+) -> None:
     KernelCache(tmp_path).get(Plan(), ARCH, Compiler())
-    tmp_path.chmod(0o500)
-    try:
-        KernelCache(tmp_path).get(Plan(), ARCH, refuse)
-        with pytest.warns(CacheWarning, match="cannot be kept"):
-            KernelCache(tmp_path).get(Plan(64), ARCH, Compiler())
-    finally:
-        tmp_path.chmod(0o700)
+    read_only()
+    assert KernelCache(tmp_path).get(Plan(), ARCH, refuse).name == "kernel_1"
+
+
+@pytest.mark.parametrize("folder", ["", "not made yet"])
+def test_in_a_read_only_folder_each_process_compiles_and_is_told_once(
+    folder: str, tmp_path: Path, read_only: Callable[[], None]
+) -> None:
+    read_only()
+    cache, compiler = KernelCache(tmp_path / folder), Compiler()
+    with pytest.warns(CacheWarning, match="cannot be kept") as told:
+        for _ in range(2):
+            assert cache.get(Plan(), ARCH, compiler).name == "kernel_1"
+            assert cache.get(Plan(64), ARCH, compiler).name == "kernel_2"
+    assert len(told) == 1 and compiler.count == 2
 
 
 def test_a_full_disk_costs_a_warning_and_leaves_nothing(

@@ -32,6 +32,7 @@ WHOLE: dict[str, Make] = {
     "score + table[clamp(q - kv, 0, n)]": lambda n: (
         lambda s, b, h, q, kv: s + TABLE[(q - kv).clamp(0, n)]
     ),
+    "score + kv // n": lambda n: lambda s, b, h, q, kv: s + kv // (n or 1),
     "score where q - kv < n": lambda n: (
         lambda s, b, h, q, kv: torch.where(q - kv < n, s, -float("inf"))
     ),

@@ -29,6 +29,10 @@ def test_head_dims_without_a_row_and_tiles_of_the_user_are_told_apart() -> None:
     chosen = told(options=Options(tile=(256, 64)))
     assert "the tile is the user's choice" in chosen["tiling"]
     assert "256 queries by 64 keys" in chosen["tile"]
+    for tuned in ("score + q - kv", "score + sin(q - kv) + cos(q + kv)"):
+        assert "the user's choice" not in told(score_mod=tuned)["tiling"]
+    crowded = told(score_mod="score + sin(q - kv) + cos(q + kv)")
+    assert "fewer keys than its 128" in crowded["tiling"] and "96 keys" in crowded["tile"]
     share = told(options=Options(emulated_exponentials=0.5))["tiling"]
     assert "the tile is" not in share and "exponentials is the user's choice" in share
 

@@ -63,6 +63,23 @@ def test_usual_head_dims_get_the_row_of_their_mods_class() -> None:
     assert capped.tiling.emulated.value > plain.tiling.emulated.value
 
 
+def much_computed(work: int) -> Any:
+    """Return a score mod of some functions of floats, more than half a dozen instructions each."""
+
+    def score_mod(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        waves = [torch.sin((q - kv) * 0.1 * i) for i in range(1, work + 1)]
+        return score + sum(waves[1:], waves[0])
+
+    return score_mod
+
+
+def test_mods_that_compute_much_get_fewer_keys_for_their_registers() -> None:
+    keys = [plan_of(much_computed(n)).tiling.keys for n in (1, 5)]
+    assert keys == [96, 64]
+    assert plan_of(lambda s, b, h, q, kv: s + (q // 3 + kv // 5 + q * kv % 7)).tiling.keys == 128
+    assert plan_of(much_computed(5), tile=Tile(keys=128)).tiling.keys == 128
+
+
 def test_other_head_dims_are_searched_when_they_are_planned() -> None:
     row = choice_for(plan_of(dims=(80, 48)), "sm_100a")
     assert not is_tabled(row) and row.tiling.keys == 128
