@@ -132,3 +132,20 @@ def test_a_row_has_the_times_of_those_whose_gradients_are_right(
     assert found["Flex FLASH"]["failed"].startswith("wrong") and "ms" not in found["Flex FLASH"]
     assert set(found) == {OURS, "flash-attn-4", "Flex FLASH"}
     assert row["tflop"] > 0
+
+
+@pytest.mark.parametrize("reason", ["out of resource: Required: 233472", "no such thing"])
+def test_a_peer_that_takes_too_much_shared_memory_is_tried_with_less(
+    monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    def fails(problem: Problem) -> Prepared:
+        raise RuntimeError(reason)
+
+    monkeypatch.setitem(PROVIDERS, OURS, prepared_on_cpu)
+    monkeypatch.setitem(PROVIDERS, "Flex Triton", fails)
+    monkeypatch.setitem(backward._WITH_LESS, "Flex Triton", prepared_on_cpu)
+    case = Case("x", "backward", "causal", SMALL, 0.9, 1.0, peers=("Flex Triton",))
+    bench = speed.Bench(CPU, Clock(), timing.Rounds(3, 1.0), StillCeiling())
+    found = backward.measured(BackwardCase(case), bench)["providers"]["Flex Triton"]
+    assert ("ms" in found) == reason.startswith("out of resource")
+    assert ("failed" in found) == (reason == "no such thing")
