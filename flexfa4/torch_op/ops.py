@@ -27,7 +27,7 @@ from flexfa4.errors import BlockMaskLengthsError, OutOfRangeError, SecondDerivat
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.evaluate import Values
 from flexfa4.frontend.ir import F32, Buffer
-from flexfa4.frontend.layout import empty_output
+from flexfa4.frontend.layout import empty_gradient, empty_output, laid_out
 from flexfa4.frontend.masks.grid import block_count
 from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.frontend.sizes import Sizes
@@ -234,6 +234,8 @@ def _attention_backward(
         backend = backend_for(request, _inputs(a), True)
         results = Results(out, lse / backend.lse_unit, grad_out, grad_lse)
         found = backend.gradients(request, inputs, results, wanted[: len(inputs)])
+        pairs = zip(found[:3], inputs[:3], strict=True)
+        found = [*(None if g is None else laid_out(g, x) for g, x in pairs), *found[3:]]
     return [g for g in found if g is not None]
 
 
@@ -247,7 +249,8 @@ def _gradient_shapes(
 ) -> list[torch.Tensor]:
     a = Arguments(*arguments)
     inputs = (a.query, a.key, a.value, a.sink, *a.tensors)
-    return [x.new_empty(x.shape) for x, w in zip(inputs, wanted, strict=True) if w]
+    pairs = enumerate(zip(inputs, wanted, strict=True))
+    return [empty_gradient(x) if i < 3 else x.new_empty(x.shape) for i, (x, w) in pairs if w]
 
 
 attention_backward = torch.library.custom_op(

@@ -15,7 +15,7 @@ import torch
 
 from flexfa4.frontend.binding import BoundGraph
 from flexfa4.frontend.ir import Buffer, Graph
-from flexfa4.frontend.layout import empty_output
+from flexfa4.frontend.layout import empty_gradient
 from flexfa4.frontend.sizes import Sizes
 from flexfa4.kernels.backward.architecture import BackwardKernels
 from flexfa4.kernels.backward.plan import (
@@ -260,8 +260,7 @@ class Memory:
             do: the gradient of out.
             counter: see `Given`.
         """
-        q, k, v, _ = inputs
-        grad_q = empty_output(q, q.shape[3])
+        grad_q, dk, dv = (empty_gradient(x) for x in inputs[:3])
         statistics = counter.new_empty(self.statistics, dtype=torch.float32)
         dq = counter.new_empty(self.dq, dtype=torch.float32)
         arrivals = counter
@@ -272,7 +271,6 @@ class Memory:
             (counter.new_zeros if added else counter.new_empty)(shape, dtype=torch.float32)
             for shape, added in self.shares
         ]
-        dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (k, v))
         return Given(do, grad_q, dk, dv, statistics, dq, arrivals, turns, counter, tuple(shares))
 
 

@@ -20,6 +20,7 @@ pytest.importorskip("cutlass")
 
 import flexfa4
 from flexfa4.emulator.options import SCHEDULES
+from flexfa4.frontend.layout import empty_gradient
 from flexfa4.kernels.sm90.backward import tuning
 from flexfa4.kernels.sm90.backward.tilings import BACKWARD
 from flexfa4.testing import excess
@@ -213,6 +214,8 @@ def test_any_strides_are_served(name: str) -> None:
         found = gradients(plain.of(changed))
         same = gradients(plain.of([x.contiguous() for x in changed]))
     assert torch.equal(found[1], same[1]) and torch.equal(found[2], same[2])
+    for gradient, x in zip(found, changed, strict=False):
+        assert gradient.stride() == empty_gradient(x).stride()
 
 
 def test_a_sample_of_trials_with_sinks_and_lse_agrees() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention.flex_attention import flex_attention
 
 import flexfa4
-from flexfa4.frontend.layout import empty_output
+from flexfa4.frontend.layout import empty_gradient, empty_output, laid_out
 
 WIDTH = 6
 QUERIES = {
@@ -43,3 +43,23 @@ def test_an_expanded_query_has_an_output_of_its_own() -> None:
     query = torch.randn(1, 2, 5, 8).expand(3, 2, 5, 8)
     out = empty_output(query, 4)
     assert out.shape == (3, 2, 5, 4) and out.is_contiguous()
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_gradients_of_compiled_calls_lie_as_their_inputs(name: str) -> None:
+    inputs = [QUERIES[name].detach().requires_grad_() for _ in range(3)]
+    out = torch.compile(flexfa4.attention, backend="aot_eager", fullgraph=True)(*inputs)
+    expected = torch.autograd.grad(flexfa4.attention(*inputs).sum(), inputs)
+    for found, right, x in zip(
+        torch.autograd.grad(out.sum(), inputs), expected, inputs, strict=True
+    ):
+        assert found.stride() == empty_gradient(x).stride() == empty_output(x, 16).stride()
+        torch.testing.assert_close(found, right)
+
+
+def test_a_gradient_is_copied_only_where_it_lies_otherwise() -> None:
+    x = QUERIES["split heads"]
+    gradient = torch.randn(x.shape)
+    moved = laid_out(gradient, x)
+    assert torch.equal(moved, gradient) and moved.stride() == x.stride()
+    assert laid_out(moved, x) is moved
