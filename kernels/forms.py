@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import torch
-from torch._C._dynamo import guards
 from torch.autograd import forward_ad
 
 from flexfa4.frontend.binding import BoundGraph
@@ -27,7 +26,6 @@ T = TypeVar("T")
 ALIGNMENT: Final = 16  # bytes; more of an address makes no difference to code
 _MOST: Final = 1024
 _FORMS: Final[dict[Any, Form]] = {}
-_Guards: Final[Any] = guards.TensorGuards
 _dispatch_modes: Final = torch._C._len_torch_dispatch_stack
 
 
@@ -114,7 +112,8 @@ class Recent(Generic[T]):
     Tensors that are alike are recognised by the guards of Dynamo, torch's compiler, which compare
     in one call what is else read bit by bit, and more: types, modes, transforms, autocast, whether
     gradients are required.  So tensors may be missed, such as one that is there twice, but none are
-    taken for others.
+    taken for others.  These guards are no part of torch's interface: nothing is kept by a torch
+    that does not make them in this way.
     """
 
     _KEPT: Final = 4
@@ -154,10 +153,22 @@ class Recent(Generic[T]):
         counted.repeated += 1
         if counted.repeated & (counted.repeated - 1) or _misaligned(tensors):
             return
-        sizes = [list(x.shape) for x in tensors]
-        strides = [list(x.stride()) for x in tensors]
-        guard = _Guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-        self._seen = ((guard.check, given, found), *self._seen)[: self._KEPT]
+        holds = _guard_of(tensors)
+        if holds is not None:
+            self._seen = ((holds, given, found), *self._seen)[: self._KEPT]
+
+
+def _guard_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
+    """Return what tells whether tensors are like these; None where torch has no such guards."""
+    sizes = [list(x.shape) for x in tensors]
+    strides = [list(x.stride()) for x in tensors]
+    try:
+        guards: Any = torch._C._dynamo.guards.TensorGuards
+        guard = guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+        holds: Callable[..., bool] = guard.check
+        return holds if holds(*tensors) else None
+    except (AttributeError, TypeError, ValueError):
+        return None
 
 
 def _misaligned(tensors: Sequence[torch.Tensor]) -> int:

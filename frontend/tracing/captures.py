@@ -72,11 +72,11 @@ class Session:
         """Return the declaration of a captured tensor; its name is made of the source by default.
 
         Raises:
-            CaptureError: the tensor is complex, sparse or quantized.
+            CaptureError: the tensor is complex, nested, sparse or quantized.
         """
         if source not in self._buffers:
-            if tensor.is_complex() or tensor.layout is not torch.strided or tensor.is_quantized:
-                kind = "a complex" if tensor.is_complex() else "a sparse or quantized"
+            if tensor.is_complex() or tensor.is_quantized or not _is_strided(tensor):
+                kind = "a complex" if tensor.is_complex() else "a nested, sparse or quantized"
                 raise CaptureError(
                     where=locate.here(),
                     name=f"`{describe(source)}`",
@@ -91,8 +91,9 @@ class Session:
 
     def static_size(self, source: Source, tensor: torch.Tensor, axis: int) -> int:
         """Return the size along an axis and require it on each call."""
+        name = self.buffer(source, tensor).name  # which refuses tensors without sizes
         size = int(tensor.shape[axis])
-        self._static.setdefault(self.buffer(source, tensor).name, {})[axis] = size
+        self._static.setdefault(name, {})[axis] = size
         guard = f"{describe(source)}.shape[{axis}] == {size}"
         self.program.check(source, lambda t: bool(t.shape[axis] == size), ("size", axis), guard)
         return size
@@ -152,7 +153,7 @@ class Session:
         self.program.check(source, lambda v: type(v) is ref(), ("type", id(kind)))
 
     def require_tensor(self, source: Source, tensor: torch.Tensor) -> None:
-        """Require a tensor of this class of dtypes and this number of axes on each call."""
+        """Require a strided tensor of this class of dtypes and number of axes on each call."""
         rank, dtype = tensor.dim(), dtype_class(tensor.dtype)
 
         def test(value: Any) -> bool:
@@ -160,6 +161,7 @@ class Session:
                 isinstance(value, torch.Tensor)
                 and value.dim() == rank
                 and dtype_class(value.dtype) is dtype
+                and _is_strided(value)
             )
 
         self.program.check(source, test, "tensor")
@@ -244,3 +246,7 @@ class Session:
                     change="changed",
                     rewrite="change it outside the mod",
                 )
+
+
+def _is_strided(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested

@@ -21,13 +21,10 @@ class BackwardKernels(ABC):
         cached_bytes: of the L2 cache, what queries and their gradients of a section of heads may
             take.
         multiprocessors: of the GPU that the order of work is made for.
-        turn_latency: time from the end of a turn until the next one may begin, in visits of a tile;
-            see `waiting`.
     """
 
     cached_bytes: ClassVar[int]
     multiprocessors: ClassVar[int]
-    turn_latency: ClassVar[float] = 0.5
 
     def together(self, tiling: Any) -> int:
         """Return how many blocks have an item together."""

@@ -15,7 +15,7 @@ import torch
 
 from flexfa4.frontend.masks.structure import MaskBlocks
 from flexfa4.kernels.backward.call import PlannedBackward, order_numbers
-from flexfa4.kernels.blocks.ranks import MASKED
+from flexfa4.kernels.blocks.ranks import LATENCY, MASKED
 from flexfa4.kernels.blocks.walk import Walk, visits_in_lists
 from flexfa4.kernels.request import Inputs
 from flexfa4.primitives.arithmetic import PLAIN
@@ -76,7 +76,7 @@ def simulated(
     kernels, tiling = in_turns.kernels, in_turns.main.tiling
     assert tiling.queries == free.main.tiling.queries and tiling.keys == free.main.tiling.keys
     workers = multiprocessors // kernels.together(tiling)
-    latency, ahead = kernels.turn_latency, kernels.visits_ahead(in_turns.main)
+    ahead = kernels.visits_ahead(in_turns.main)
     walk = in_turns.walk
     chosen = list(_lines(walk, in_turns, inputs))
     if walk.plan.source == "listed":
@@ -86,8 +86,8 @@ def simulated(
     other = list(_lines(walk, free, inputs))
     return Launches(
         makespan(map(len, other), workers),
-        ordered_makespan(chosen, workers, latency, ahead=ahead),
-        ordered_makespan(other, workers, latency, ahead=ahead),
+        ordered_makespan(chosen, workers, LATENCY, ahead=ahead),
+        ordered_makespan(other, workers, LATENCY, ahead=ahead),
         _all_masked(in_turns.walk),
     )
 

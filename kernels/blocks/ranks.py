@@ -24,10 +24,11 @@ from flexfa4.primitives.turn_order import ordered_makespan
 
 WORKERS: Final = 16
 """Lines of a head that are worked on at once: about as many as there are, with all its heads."""
-_LATENCY: Final = 0.5  # from one turn to the next, in visits
+LATENCY: Final = 0.5
+"""Time from the end of a turn until the next one may begin, in visits of a tile."""
 _SIMULATED: Final = 1 << 15  # visits; of more, only so many
 MASKED: Final = 1.15
-"""What a visit costs with the limits of each key applied, as part of one without."""
+"""What a visit costs with the limits of each key applied, as a multiple of one without."""
 _EVALUATED: Final = 1.6
 """Likewise, with the mask evaluated for each score."""
 
@@ -76,7 +77,7 @@ def _with_waiting(lists: TileLists, lines: int, descending: bool) -> float:
     total, alone, left = 0.0, 0.0, _SIMULATED
     for of_class in visits_of_lines(lists, lines):
         ordered = of_class[::-1] if descending else of_class
-        total += ordered_makespan(ordered, WORKERS, _LATENCY)
+        total += ordered_makespan(ordered, WORKERS, LATENCY)
         alone += makespan(map(len, ordered), WORKERS)
         left -= sum(map(len, of_class))
         if left < 0:

@@ -6,6 +6,11 @@ that is, is known a tile ahead (`flexfa4.primitives.arrivals`): while a warpgrou
 the warp that empties its outbox comes on its behalf, and has the sum of the others brought to
 shared memory if it is the last.  So a warpgroup does not wait for any of this.
 
+No two blocks wait for each other for ever.  A warp tells of its part before it waits for others,
+and it comes to the next part before it gives the outbox back.  The latter counts since the two
+warpgroups of a block wait for each other's dS: a part that one warp waits for has been come to
+before any part behind it can be computed, so all waits go back in time.
+
 For tiles that blocks add to in turns, and where a part is not known ahead or the sum of the others
 has no place, see `flexfa4.kernels.sm90.backward.postprocess`.
 """
@@ -33,6 +38,7 @@ _ROWS: Final = wgmma.ROWS // _WARPS  # of a part, that one warp of a warpgroup h
 _HALF: Final = _ROWS // 2  # rows from a thread's upper row to its lower one
 _VECTOR_COLUMNS: Final = 8  # of a part, that the first numbers of all its threads lie in
 _SHARING: Final = 4  # lanes that have a row of these, two columns each
+_PAIR_COLUMNS: Final = 4  # of a vector, that two lanes have and one of them writes
 
 
 @dataclass(frozen=True)
@@ -78,8 +84,8 @@ class FinishingOutbox(Outbox):
                 self._finish(receiver, role)
                 cute.arch.sync_warp()
                 if cute.arch.lane_idx() == 0:
-                    self._give_back()
                     before = self._come(following)
+                    self._give_back()
                     cute.arch.fence_acq_rel_gpu()
             role = Int32(0)
             if (cute.arch.lane_idx() == 0) & (following != NOBODY):
@@ -146,7 +152,7 @@ class FinishingOutbox(Outbox):
         batch, head, q_tile = self.parameters.place_of(receiver)
         own = lane % 2  # which of two vectors a lane writes, of what it and the next lane have
         column = self.number % across * order.columns
-        column += own * _VECTOR_COLUMNS + lane % _SHARING // 2 * (2 * 2)
+        column += own * _VECTOR_COLUMNS + lane % _SHARING // 2 * _PAIR_COLUMNS
         query = q_tile * order.queries + self.number // across * wgmma.ROWS
         rows, row = self.parameters["q_len"] - query, lane // _SHARING
         source = self.part + cute.assume(lane * dq.VECTOR, divby=dq.VECTOR)

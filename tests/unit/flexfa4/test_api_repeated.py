@@ -265,6 +265,30 @@ def test_captured_tensors_of_another_layout_are_noticed_after_calls_that_were_al
         attend(score_mod=mod)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:Sparse CSR")
+@pytest.mark.parametrize(
+    "made",
+    [
+        torch.Tensor.to_sparse,
+        lambda bias: bias.expand(2, -1).to_sparse_csr(),
+        lambda bias: torch.nested.nested_tensor([bias]),
+        lambda bias: torch.nested.nested_tensor([bias], layout=torch.jagged),
+    ],
+    ids=["sparse", "sparse rows", "nested", "jagged"],
+)
+def test_captured_tensors_without_strides_are_refused_after_calls_with_others(made: Any) -> None:
+    bias = torch.randn(LENGTH)
+
+    def mod(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return score + bias[kv]
+
+    for _ in range(4):
+        attend(score_mod=mod)
+    bias = made(bias)
+    with pytest.raises(errors.CaptureError, match="nested, sparse or quantized"):
+        attend(score_mod=mod)
+
+
 def test_what_repeats_is_recognised_without_a_look_at_every_tensor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -21,6 +21,16 @@ from flexfa4.kernels.request import Choices, Inputs
 BASE = torch.zeros(2, 4, 32, 64)
 
 
+OTHERS = {
+    "shape": BASE[:, :, 1:],
+    "strides": BASE.transpose(1, 2).contiguous().transpose(1, 2),
+    "dtype": BASE.double(),
+    "device": BASE.to("meta"),
+    "alignment": torch.zeros(BASE.numel() + 1)[1:].view(BASE.shape),
+}
+"""Tensors of other layouts."""
+
+
 def form(q: Any = BASE, k: Any = BASE, v: Any = BASE, sink: Any = None, **chosen: Any) -> Form:
     return form_of(Inputs(q, k, v, sink), Choices(**chosen))
 
@@ -38,17 +48,7 @@ def test_calls_of_other_tensors_that_are_alike_have_the_same_form() -> None:
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v"])
-@pytest.mark.parametrize(
-    "other",
-    [
-        BASE[:, :, 1:],
-        BASE.transpose(1, 2).contiguous().transpose(1, 2),
-        BASE.double(),
-        BASE.to("meta"),
-        torch.zeros(BASE.numel() + 1)[1:].view(BASE.shape),
-    ],
-    ids=["shape", "strides", "dtype", "device", "alignment"],
-)
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
 def test_another_layout_is_another_form(name: str, other: torch.Tensor) -> None:
     assert form(**{name: other}) is not form()
 
@@ -117,11 +117,7 @@ def test_a_form_that_was_noted_is_found_for_calls_that_are_alike() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        BASE[:, :, 1:],
-        BASE.transpose(1, 2).contiguous().transpose(1, 2),
-        BASE.double(),
-        BASE.to("meta"),
-        torch.zeros(BASE.numel() + 1)[1:].view(BASE.shape),
+        *OTHERS.values(),
         torch.nn.Parameter(BASE.clone()),
         BASE.to_sparse(),
         BASE[0],
@@ -130,8 +126,8 @@ def test_a_form_that_was_noted_is_found_for_calls_that_are_alike() -> None:
         nested(),
     ],
     ids=[
-        *("shape", "strides", "dtype", "device", "alignment", "gradient", "sparse", "axes"),
-        *("complex", "subclass", "nested"),
+        *OTHERS,
+        *("gradient", "sparse", "axes", "complex", "subclass", "nested"),
     ],
 )
 def test_no_other_call_is_taken_for_one_that_was_noted(name: str, other: torch.Tensor) -> None:
@@ -206,6 +202,34 @@ def test_forms_of_addresses_that_are_not_aligned_are_not_noted() -> None:
     odd = torch.zeros(BASE.numel() + 1)[1:].view(BASE.shape)
     recent, _ = noted(odd, K, V)
     assert not recent._seen
+
+
+class Renamed:
+    """Guards that tell by another name whether they hold."""
+
+    def __init__(self, *tensors: Any, **known: Any) -> None:
+        pass
+
+
+class Watchful(Renamed):
+    """Guards that never hold."""
+
+    def check(self, *tensors: Any) -> bool:
+        """Return False."""
+        return False
+
+
+@pytest.mark.parametrize("guards", [None, lambda tensors: tensors, Renamed, Watchful])
+def test_nothing_is_noted_by_a_torch_whose_guards_are_others(
+    guards: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = torch._C._dynamo.guards
+    if guards is None:
+        monkeypatch.delattr(place, "TensorGuards")
+    else:
+        monkeypatch.setattr(place, "TensorGuards", guards)
+    recent, _ = noted(Q, K, V)
+    assert not recent._seen and found(recent) is None
 
 
 # ---- captured tensors ----------------------------------------------------------------------------
