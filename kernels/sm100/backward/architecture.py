@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from flexfa4.kernels.backward.architecture import BackwardKernels
 from flexfa4.kernels.backward.plan import GradientPlan, PostprocessPlan
 from flexfa4.kernels.blocks.walk import Walk
 from flexfa4.kernels.emit.gradient import GradientProgram
 from flexfa4.kernels.sm100.backward.plan import BackwardPlan
-from flexfa4.kernels.sm100.backward.storage import IN_TURNS, WITH_DERIVATIVE, Tiling
+from flexfa4.kernels.sm100.backward.storage import (
+    IN_TURNS,
+    WIDE_WITH_DERIVATIVE,
+    WITH_DERIVATIVE,
+    Tiling,
+)
 from flexfa4.kernels.sm100.backward.tuning import fitting, tiling_for
+
+_USUAL_DIMS: Final = 128  # head dims beyond it are wide
 
 
 class BlackwellBackward(BackwardKernels):
@@ -39,8 +46,12 @@ class BlackwellBackward(BackwardKernels):
 
     def plan(self, tiling: Any, **variant: Any) -> BackwardPlan:
         """See `BackwardKernels.plan`."""
-        if variant["walk"].ranked and tiling.registers != WITH_DERIVATIVE:
-            tiling = replace(tiling, registers=IN_TURNS)
+        if variant["walk"].ranked:
+            registers = IN_TURNS
+            if tiling.registers == WITH_DERIVATIVE:
+                wide = max(variant["head_dims"]) > _USUAL_DIMS
+                registers = WIDE_WITH_DERIVATIVE if wide else WITH_DERIVATIVE
+            tiling = replace(tiling, registers=registers)
         return BackwardPlan(tiling=tiling, **variant)
 
     def main(self, plan: GradientPlan) -> Any:

@@ -56,11 +56,15 @@ class Registers:
 
 _REGISTERS: Final = Registers()
 
-IN_TURNS: Final = Registers(168, 104, 72)
-"""Where warps that reduce add to sums themselves, in turns."""
+IN_TURNS: Final = Registers(168, 88, 88)
+"""Where warps that reduce add to sums themselves, in turns.  The split was found by compiling: the
+warp that issues products for two blocks needs 88."""
 
 WITH_DERIVATIVE: Final = Registers(192, 72, 56)
 """Where the derivative of a mod is computed for each score, or sums for captured tensors."""
+
+WIDE_WITH_DERIVATIVE: Final = Registers(192, 64, 64)
+"""Likewise with head dims of more than 128, in turns."""
 
 
 @dataclass(frozen=True)
