@@ -60,6 +60,7 @@ class _Captured:
 
     layout = torch.strided
     is_quantized = False
+    is_nested = False
 
     def __init__(self, dtype: torch.dtype, shape: list[Any]) -> None:
         self.dtype, self.shape = dtype, shape
