@@ -1,6 +1,7 @@
 """The tilings of Hopper's forward kernel, for the head dims that were measured on an H200.
 
-Written by `benchmarks/h200_tilings.py`, from the times of full and causal attention.
+Kept and checked in the form in which `benchmarks/h200_tilings.py` writes it; the values are from
+earlier measurements until `benchmarks/results/h200_tilings.json` exists.
 """
 
 from __future__ import annotations
