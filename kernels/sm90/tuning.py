@@ -44,7 +44,14 @@ _MASKED: Final = {1: 176, 2: 176, 3: 104}
 """Likewise where a mask is evaluated for each score, or the score mod reads for each score."""
 
 _MASKED_AND_READING: Final = {1: 176, 2: 124, 3: 0}
-"""Likewise where both are so."""
+"""Likewise where both are so, or the score mod is a large one."""
+
+_WIDEST_OF_LARGE: Final = 128
+"""Columns of an output up to which large mods get smaller tiles."""
+
+_MANY: Final = 14.0
+"""Instructions for each score from which on a mod is large, unless it is a function of the score:
+ptxas begins its terms for many scores at once, before the products are there."""
 
 
 def tiling_for(head_dims: tuple[int, int], tile: Tile) -> Tiling | Refusal:
@@ -100,7 +107,9 @@ def without_spills(plan: ForwardPlan) -> Tiling:
     """
     reads = any(_reads_for_each_score(node) for node in plan.score.nodes())
     masked = plan.mask is not None
-    if masked or reads:
+    if _is_large(plan):
+        limits = _MASKED_AND_READING
+    elif masked or reads:
         limits = _MASKED_AND_READING if masked and reads else _MASKED
     elif plan.score.core is not None:
         limits = _COMPUTING
@@ -120,6 +129,22 @@ def without_spills(plan: ForwardPlan) -> Tiling:
 def _registers(head_dims: tuple[int, int], tiling: Tiling) -> int:
     """Return the registers of scores in fp32, probabilities of the tile before, and output."""
     return tiling.keys // 2 + tiling.keys // 4 + head_dims[1] // 2
+
+
+def _is_large(plan: ForwardPlan) -> bool:
+    """Whether what a score mod adds takes many instructions for each score.
+
+    Outputs of more columns leave two warpgroups no smaller tile, so it is not asked there.
+    """
+    if plan.head_dims[1] > _WIDEST_OF_LARGE:
+        return False
+    if plan.score.core is not None or all(term.part is None for term in plan.score.terms):
+        return False
+    from flexfa4.kernels.emit.cost import cost_of_score  # which few calls need
+    from flexfa4.kernels.sm90.model import fragment_of
+
+    cost = cost_of_score(plan.score, plan.score_captures, fragment_of(plan), plan.fast)
+    return cost.all >= _MANY
 
 
 @functools.lru_cache(maxsize=1024)

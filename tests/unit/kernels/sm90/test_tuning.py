@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from flexfa4.ahead_of_time import Call, plan_of
 from flexfa4.kernels.architectures import architecture
 from flexfa4.kernels.blocks.walk import WalkPlan
 from flexfa4.kernels.refusal import Refusal
@@ -98,3 +99,18 @@ def test_what_is_not_served_is_refused_with_what_would_be(
     assert refused is not None
     assert "multiples of 16 up to 256" in refused.allowed and rewrite in refused.rewrite
     assert architecture("sm90").refused_head_dims((80, 48)) is None
+
+
+@pytest.mark.parametrize(
+    ("score_mod", "keys"),
+    [
+        ("score + log(1 + 2 * abs(q - kv)) * sqrt(abs(q - kv) * 3)", 128),
+        ("score + " + " + ".join(f"sin(kv * {i}.0) * cos(q * {i}.0)" for i in range(1, 9)), 80),
+        ("30 * tanh((score + " + " + ".join(f"sin(kv * {i}.0)" for i in range(9)) + ") / 30)", 128),
+    ],
+    ids=["small", "large", "a function of the score"],
+)
+def test_large_terms_get_tiles_of_fewer_keys(score_mod: str, keys: int) -> None:
+    plan = plan_of(score_mod, None, Call((128, 128)), "sm_90a")
+    assert isinstance(plan, ForwardPlan)
+    assert plan.tiling == replace(FORWARD[128, 128], keys=keys)
