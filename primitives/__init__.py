@@ -30,6 +30,7 @@ What follows is for kernels only, and needs CuTe-DSL::
     turns           warpgroups that issue products one after the other
     semaphores      blocks that add to the same sums one after the other
     arrivals        blocks that add to the same sums in any order: who comes first, and who last
+    registers       a thread's numbers, read and written one by one
     packed          pairs of fp32 numbers, and Blackwell's arithmetic on them
     running_softmax  what the maximum and sum of a row mean while its keys are taken in
     row_softmax     rows that four threads share: Hopper's accumulators

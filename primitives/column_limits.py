@@ -7,12 +7,14 @@ each score is the selection.  Comparisons would be one or two more instructions 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import cutlass
-from cutlass import Boolean, Float32, Int32, cute
-from cutlass._mlir.dialects import llvm
+from cutlass import Float32, Int32
+from cutlass._mlir.dialects import arith, llvm
 from cutlass.cutlass_dsl import T
+
+from flexfa4.primitives.registers import Numbers
 
 WORD: Final = 32
 """Columns of a word of bits."""
@@ -34,29 +36,32 @@ def visible_word(begin: Int32 | None, end: Int32 | None, first: int) -> Int32:
     return bits
 
 
-def hide_outside(scores: Any, begin: Int32 | None, end: Int32 | None) -> None:
+def hide_outside(scores: Numbers, begin: Int32 | None, end: Int32 | None) -> None:
     """Set the scores outside of limits to minus infinity.
 
     Args:
-        scores: ``(columns,)`` of fp32, in registers.
+        scores: of a row.
         begin: see `visible_word`; of the first score the column is 0.
         end: likewise.
     """
-    for first in range(0, cute.size(scores), WORD):
+    for first in range(0, len(scores), WORD):
         hide(scores, visible_word(begin, end, first), first)
 
 
-def hide(scores: Any, bits: Int32, first: int) -> None:
+def hide(scores: Numbers, bits: Int32, first: int) -> None:
     """Set the scores whose bits are 0 to minus infinity.
 
     Args:
-        scores: ``(columns,)`` of fp32, in registers.
+        scores: of a row.
         bits: a bit for each of 32 columns.
         first: the column of the lowest bit.
     """
-    for column in range(first, min(first + WORD, cute.size(scores))):
-        visible = Boolean((bits & Int32(1 << (column - first))) != 0)
-        scores[column] = cutlass.select_(visible, scores[column], -Float32.inf)
+    word, none = bits.ir_value(), Int32(0).ir_value()
+    hidden = Float32(-Float32.inf).ir_value()
+    for column in range(first, min(first + WORD, len(scores))):
+        bit = arith.andi(word, Int32(1 << (column - first)).ir_value())
+        visible = arith.cmpi(arith.CmpIPredicate.ne, bit, none)
+        scores.set(column, arith.select(visible, scores.value(column), hidden))
 
 
 def _from(column: Int32) -> Int32:

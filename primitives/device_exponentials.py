@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from cutlass import Float32, cute
+from cutlass import Float32
 from cutlass._mlir.dialects import arith, llvm, math, nvvm
 from cutlass.cutlass_dsl import T
 
@@ -28,7 +28,7 @@ _MAX_OR_NAN: Final = "max.NaN.f32 $0, $1, $2;"
 
 def exp2(x: Float32) -> Float32:
     """Return 2^x by the exponential unit, within 2 ulp; less than 2^-126 is 0."""
-    return cute.math.exp2(x, fastmath=True)
+    return Float32(math.exp2(x.ir_value(), fastmath=arith.FastMathFlags.fast))
 
 
 def exp2_of_pair(x: Pair) -> Pair:

@@ -19,6 +19,8 @@ from cutlass._mlir import ir
 from cutlass._mlir.dialects import arith, nvvm, vector
 from cutlass.cutlass_dsl import T
 
+from flexfa4.primitives.registers import Numbers, Value
+
 Pair: TypeAlias = Any
 """A value of MLIR, ``vector<2xf32>``."""
 
@@ -35,10 +37,16 @@ def both(number: Any) -> Pair:
 
 def lanes(of: Pair) -> tuple[Float32, Float32]:
     """Return the numbers of a pair."""
+    first, second = values(of)
+    return Float32(first), Float32(second)
+
+
+def values(of: Pair) -> tuple[Value, Value]:
+    """Return the numbers of a pair as values of MLIR."""
     first, second = (
         vector.extract(of, dynamic_position=[], static_position=[lane]) for lane in (0, 1)
     )
-    return Float32(first), Float32(second)
+    return first, second
 
 
 def is_pair(value: Any) -> bool:
@@ -46,14 +54,16 @@ def is_pair(value: Any) -> bool:
     return isinstance(value.type, ir.VectorType)
 
 
-def load(row: Any, index: int) -> Pair:
-    """Return elements ``2 index`` and ``2 index + 1`` of a tensor in registers."""
-    return pair(row[2 * index], row[2 * index + 1])
+def load(row: Numbers, index: int) -> Pair:
+    """Return the numbers at ``2 index`` and ``2 index + 1``."""
+    return pair(row.value(2 * index), row.value(2 * index + 1))
 
 
-def store(row: Any, index: int, value: Pair) -> None:
-    """Set elements ``2 index`` and ``2 index + 1`` of a tensor in registers."""
-    row[2 * index], row[2 * index + 1] = lanes(value)
+def store(row: Numbers, index: int, value: Pair) -> None:
+    """Set the numbers at ``2 index`` and ``2 index + 1``."""
+    first, second = values(value)
+    row.set(2 * index, first)
+    row.set(2 * index + 1, second)
 
 
 def add(a: Pair, b: Pair) -> Pair:

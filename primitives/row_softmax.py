@@ -1,7 +1,7 @@
 """Online softmax over the rows of a warpgroup's accumulators, in base 2; the form for GPUs.
 
 Each thread holds parts of 2 rows, and the 4 threads of a quad hold a row together
-(`wgmma.rows_and_columns`): Hopper's.  `whole_row_softmax` is the form for rows that threads have to
+(`wgmma.Rows`): Hopper's.  `whole_row_softmax` is the form for rows that threads have to
 themselves.  The recurrence, and when outputs are rescaled, are `running_softmax`'s; all rows of a
 warp are rescaled if one is.
 
@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import cutlass
 from cutlass import Boolean, Float32, cute
+from cutlass._mlir.dialects import arith, nvvm
 
 from flexfa4.primitives.device_exponentials import exp2, exp2_or_emulated
 from flexfa4.primitives.exponentials import EmulatedFraction
@@ -30,6 +31,7 @@ from flexfa4.primitives.running_softmax import (
     relation,
     sum_or_nan,
 )
+from flexfa4.primitives.wgmma import Rows
 
 _ROWS: Final = 2  # of a thread
 _QUAD: Final = (1, 2)  # distances over which the threads of a row exchange
@@ -82,19 +84,19 @@ class RowSoftmax:
         return RowSoftmax(maximum, factor, offset, total, tau)
 
     @cute.jit
-    def update(self, scores: Any, terms: RowTerms, emulated: EmulatedFraction) -> None:
+    def update(self, scores: Rows, terms: RowTerms, emulated: EmulatedFraction) -> None:
         """Take in scores where there is no output yet: replace them by probabilities.
 
         Args:
-            scores: ``(2, columns)`` of fp32, in registers; overwritten.
+            scores: of the rows; overwritten.
             terms: by which they are in base 2.
             emulated: which exponentials are, of each row.
         """
         self.grow(scores, terms)
-        self.exponentiate(scores, range(cute.size(scores, mode=[1])), emulated)
+        self.exponentiate(scores, range(scores.columns), emulated)
 
     @cute.jit
-    def grow(self, scores: Any, terms: RowTerms) -> tuple[Boolean, Any]:
+    def grow(self, scores: Rows, terms: RowTerms) -> tuple[Boolean, Any]:
         """Raise the maxima to those of further scores, which take the same as in `update`.
 
         Returns:
@@ -125,8 +127,7 @@ class RowSoftmax:
                 self.offset[row] = offset_of(terms.shifts[row], self.maximum[row])
         return rescale, correction
 
-    @cute.jit
-    def exponentiate(self, scores: Any, columns: range, emulated: EmulatedFraction) -> None:
+    def exponentiate(self, scores: Rows, columns: range, emulated: EmulatedFraction) -> None:
         """Replace the scores of some columns by probabilities relative to the maxima; add them.
 
         Args:
@@ -134,14 +135,16 @@ class RowSoftmax:
             columns: which.
             emulated: likewise.
         """
-        for row in cutlass.range_constexpr(_ROWS):
-            total = self.total[row]
-            for column in cutlass.range_constexpr(columns.start, columns.stop):
-                exponent = scores[row, column] * self.factor[row] + self.offset[row]
-                probability = exp2_or_emulated(exponent, emulated, column)
-                scores[row, column] = probability
-                total += probability
-            self.total[row] = total
+        for row in range(_ROWS):
+            total = self.total[row].ir_value()
+            factor, offset = self.factor[row].ir_value(), self.offset[row].ir_value()
+            for column in columns:
+                product = arith.mulf(scores.value(row, column), factor)
+                exponent = Float32(arith.addf(product, offset))
+                probability = exp2_or_emulated(exponent, emulated, column).ir_value()
+                scores.set(row, column, probability)
+                total = arith.addf(total, probability)
+            self.total[row] = Float32(total)
 
     @cute.jit
     def finish(self, ends: Sequence[Ends], emulated: EmulatedFraction) -> tuple[Any, Any]:
@@ -165,26 +168,26 @@ class RowSoftmax:
 
 
 @cute.jit
-def rescale_rows(values: Any, rescale: Boolean, correction: Any) -> None:
-    """Multiply the rows of `values` ``(2, columns)`` by their corrections, if that is needed."""
+def rescale_rows(values: Rows, rescale: Boolean, correction: Any) -> None:
+    """Multiply rows by their corrections, if that is needed."""
     if rescale:
         scale_rows(values, correction)
 
 
-@cute.jit
-def scale_rows(values: Any, factors: Any) -> None:
-    """Multiply each row of `values` ``(2, columns)`` by its factor."""
-    for row in cutlass.range_constexpr(_ROWS):
-        for column in cutlass.range_constexpr(cute.size(values, mode=[1])):
-            values[row, column] *= factors[row]
+def scale_rows(values: Rows, factors: Any) -> None:
+    """Multiply each row by its factor."""
+    for row in range(_ROWS):
+        factor = factors[row].ir_value()
+        for column in range(values.columns):
+            values.set(row, column, arith.mulf(values.value(row, column), factor))
 
 
-def _largest(scores: Any, row: int) -> Float32:
+def _largest(scores: Rows, row: int) -> Float32:
     """Return the largest score of a row in this thread."""
-    largest = scores[row, 0]
-    for column in range(1, cute.size(scores, mode=[1])):
-        largest = cute.arch.fmax(largest, scores[row, column])
-    return largest
+    largest = scores.value(row, 0)
+    for column in range(1, scores.columns):
+        largest = nvvm.fmax(largest, scores.value(row, column))
+    return Float32(largest)
 
 
 def _over_quad(largest: Float32) -> Float32:

@@ -3,7 +3,7 @@
 A warpgroup owns 64 rows.  Its accumulator of a product with N columns is, in each thread, 2 rows by
 N/4 columns (PTX ISA, "Register fragments and shared memory layouts" of wgmma): thread ``t`` of a
 warp holds rows ``t // 4`` and ``t // 4 + 8`` of the warp's 16, and of each 8 columns the two at
-``2 * (t % 4)``.  `rows_and_columns` shows an accumulator in that form.
+``2 * (t % 4)``.  `Rows` shows an accumulator in that form.
 
 Issues products and shows fragments; does not wait, nor know what the products mean.
 """
@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from cutlass import Float32, Int32, cute
 from cutlass.cute.nvgpu import OperandMajorMode, warp, warpgroup
+
+from flexfa4.primitives.registers import Numbers, Value
 
 ROWS: Final = 64
 """Rows of a warpgroup's product."""
@@ -90,11 +92,37 @@ def wait(groups_in_flight: int) -> None:
     warpgroup.wait_group(groups_in_flight)
 
 
-def rows_and_columns(accumulator: Any) -> Any:
-    """Return the view ``(2, N/4)`` of a thread's part of an accumulator."""
-    columns = cute.size(accumulator) // 2
-    layout = cute.make_layout((2, (2, columns // 2)), stride=(2, (1, 4)))
-    return cute.make_tensor(accumulator.iterator, layout)
+class Rows:
+    """A thread's part of an accumulator, ``(2, N/4)``: its numbers by row and column.
+
+    Attributes:
+        columns: of a thread: N/4.
+        numbers: all of them, as the accumulator has them.
+    """
+
+    def __init__(self, accumulator: Any) -> None:
+        self.numbers = Numbers(accumulator)
+        self.columns = len(self.numbers) // 2
+
+    def place(self, row: int, column: int) -> int:
+        """Return where a number is among `numbers`."""
+        return column // 2 * 4 + 2 * row + column % 2
+
+    def value(self, row: int, column: int) -> Value:
+        """Return a number as a value of MLIR."""
+        return self.numbers.value(self.place(row, column))
+
+    def set(self, row: int, column: int, value: Value) -> None:
+        """Set a number to a value of MLIR."""
+        self.numbers.set(self.place(row, column), value)
+
+    # see `Numbers`
+
+    def __extract_mlir_values__(self) -> list[Any]:
+        return []
+
+    def __new_from_mlir_values__(self, values: list[Any]) -> Any:
+        return self
 
 
 def operand_of(accumulator: Any, dtype: Any) -> Any:

@@ -19,16 +19,18 @@ Does not mask: masked scores are minus infinity when they come.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 from dataclasses import dataclass
 from typing import Any, Final
 
 import cutlass
 from cutlass import Boolean, Float32, cute
+from cutlass._mlir.dialects import nvvm
 
 from flexfa4.primitives import packed
 from flexfa4.primitives.device_exponentials import emulated_exp2_of_pair, exp2, exp2_of_pair
 from flexfa4.primitives.exponentials import EmulatedFraction
+from flexfa4.primitives.registers import Numbers
 from flexfa4.primitives.running_softmax import (
     LOWEST,
     Ends,
@@ -77,7 +79,7 @@ class WholeRowSoftmax:
     """
 
     maximum: Any
-    sums: Any
+    sums: Numbers
     tau: float
     emulated: EmulatedFraction
 
@@ -88,13 +90,15 @@ class WholeRowSoftmax:
         sums = cute.make_rmem_tensor(2 * _SUMS, Float32)
         maximum.fill(LOWEST)
         sums.fill(0.0)
-        return WholeRowSoftmax(maximum, sums, tau, emulated)
+        return WholeRowSoftmax(maximum, Numbers(sums), tau, emulated)
 
-    def raise_maximum(self, scores: Any, scaling: Scaling, known: Float32 | None = None) -> Float32:
+    def raise_maximum(
+        self, scores: Numbers, scaling: Scaling, known: Float32 | None = None
+    ) -> Float32:
         """Take in a tile's largest score, and make the sum relative to the new maximum.
 
         Args:
-            scores: ``(columns,)`` of fp32, in registers.
+            scores: of the columns.
             scaling: of the row in this tile.
             known: the largest score, where hardware has found it; the scaling has one shift.
 
@@ -121,14 +125,10 @@ class WholeRowSoftmax:
         offsets = [offset_of(shift, maximum) for shift in scaling.shifts]
         return Exponents(scaling.factor, packed.pair(offsets[0], offsets[-1]), self.emulated)
 
-    def add(self, probabilities: Any) -> None:
-        """Add a tile's probabilities to the sums.
-
-        Args:
-            probabilities: ``(columns,)`` of fp32, in registers.
-        """
+    def add(self, probabilities: Numbers) -> None:
+        """Add a tile's probabilities, those of all columns, to the sums."""
         sums = [packed.load(self.sums, i) for i in range(_SUMS)]
-        for i in range(cute.size(probabilities) // 2):
+        for i in range(len(probabilities) // 2):
             sums[i % _SUMS] = packed.add(sums[i % _SUMS], packed.load(probabilities, i))
         for i, total in enumerate(sums):
             packed.store(self.sums, i, total)
@@ -162,11 +162,11 @@ class Exponents:
     offsets: packed.Pair
     emulated: EmulatedFraction
 
-    def probabilities(self, scores: Any, columns: range, into: Any) -> None:
+    def probabilities(self, scores: Numbers, columns: range, into: Any) -> None:
         """Replace some of a row's scores by their probabilities.
 
         Args:
-            scores: ``(columns,)`` of fp32, in registers; those columns are overwritten.
+            scores: of all columns; those are overwritten.
             columns: which: a multiple of 2 on, so many at a time.
             into: as many numbers of 16 bits, in registers: set to the probabilities, rounded.
         """
@@ -178,7 +178,7 @@ class Exponents:
                 x = packed.fma(packed.load(scores, i), factor, self.offsets)
                 packed.store(scores, i, self._exp2(x, i))
             _part(into, start, count).store(
-                _part(scores, start, count).load().to(into.element_type)
+                _part(scores.tensor, start, count).load().to(into.element_type)
             )
 
     def _exp2(self, x: packed.Pair, pair: int) -> packed.Pair:
@@ -193,10 +193,11 @@ def any_corrected(correction: Float32) -> Boolean:
     return cute.arch.vote_any_sync(correction != 1.0)
 
 
-def scale_row(values: Any, factor: Float32) -> None:
-    """Multiply a row of fp32 in registers by a factor."""
-    for i in range(cute.size(values) // 2):
-        packed.store(values, i, packed.mul(packed.load(values, i), packed.both(factor)))
+def scale_row(values: Numbers, factor: Float32) -> None:
+    """Multiply a row by a factor."""
+    both = packed.both(factor)
+    for i in range(len(values) // 2):
+        packed.store(values, i, packed.mul(packed.load(values, i), both))
 
 
 @cute.jit
@@ -208,32 +209,28 @@ def _related(maximum: Float32, factor: Float32) -> tuple[Float32, Float32]:
     return used, offset
 
 
-def _largest_of_tile(scores: Any, scaling: Scaling, known: Float32 | None) -> Float32:
+def _largest_of_tile(scores: Numbers, scaling: Scaling, known: Float32 | None) -> Float32:
     """Return the maximum that a tile makes of a row; its largest score may be known."""
     lines = len(scaling.shifts)
     largest = []
     for line, shift in enumerate(scaling.shifts):
         found = known
         if found is None:
-            found = _largest(scores, range(line, cute.size(scores), lines), _CHAINS // lines)
+            found = _largest(scores, range(line, len(scores), lines), _CHAINS // lines)
         largest.append(maximum_of(found, scaling.factor, shift))
-    return _largest_of(largest)
+    return functools.reduce(cute.arch.fmax, largest)
 
 
-def _largest(scores: Any, columns: range, chains: int) -> Float32:
+def _largest(scores: Numbers, columns: range, chains: int) -> Float32:
     """Return the largest of some scores.
 
     Two are taken in at once, by an instruction that compares three, in chains side by side.
     """
-    found = [_largest_of([scores[c] for c in columns[i::chains]]) for i in range(chains)]
-    return _largest_of(found)
-
-
-def _largest_of(numbers: Sequence[Float32]) -> Float32:
-    largest = numbers[0]
-    for number in numbers[1:]:
-        largest = cute.arch.fmax(largest, number)
-    return largest
+    found = [
+        functools.reduce(nvvm.fmax, [scores.value(c) for c in columns[i::chains]])
+        for i in range(chains)
+    ]
+    return Float32(functools.reduce(nvvm.fmax, found))
 
 
 def _part(row: Any, first: int, count: int) -> Any:

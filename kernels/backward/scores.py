@@ -29,6 +29,7 @@ from flexfa4.kernels.emit.sites import MaskSite
 from flexfa4.primitives import packed
 from flexfa4.primitives.device_exponentials import exp2_or_emulated
 from flexfa4.primitives.exponentials import EmulatedFraction
+from flexfa4.primitives.registers import Numbers, several_of
 
 _CHUNK: Final = 8
 """Elements that are rounded together: Hopper's products of depth 16 take as many of each thread."""
@@ -50,10 +51,8 @@ class Statistics(TraceTime):
         """Return those of columns that follow each other; both numbers are multiples of a run."""
         found, run = [], self._fragment.run
         for column in range(first, first + count, run):
-            several = cute.make_rmem_tensor(run, Float32)
             source = self._place + self._fragment.column_of(column)
-            cute.autovec_copy(cute.make_tensor(source, cute.make_layout(run)), several)
-            found += [several[i] for i in range(run)]
+            found += several_of(source, run)
         return found
 
 
@@ -196,9 +195,11 @@ class TileScores(TraceTime):
             part: which of them; None for all.
         """
         part = part or range(cute.size(products))
+        products = Numbers(products, part)
         for start in range(part.start, part.stop, _CHUNK):
             chunk = cute.make_rmem_tensor(_CHUNK, Float32)
             rows = self.fragment.rows
+            numbers = Numbers(chunk)
             own = lse.of_columns(start // rows, _CHUNK // rows)
             exponents = self._exponents(products, start, own)  # as they are asked for
             for i in range(_CHUNK):
@@ -208,7 +209,7 @@ class TileScores(TraceTime):
                 if visible is not None:
                     x = cutlass.select_(visible, x, -Float32.inf)
                 p = exp2_or_emulated(x, self.emulated, start + i)
-                chunk[i] = p
+                numbers[i] = p
                 products[start + i] = self.score.weight(row, column, p)
             if rounded is not None:
                 _round(rounded, chunk, start)
@@ -232,7 +233,9 @@ class TileScores(TraceTime):
         """
         assert rounded is None or self.score.program.keeps_probabilities
         score = self.again()
-        for start in range(first, first + cute.size(changes), _CHUNK):
+        changes = Numbers(changes)
+        given = Numbers(weights, range(first, first + len(changes)))
+        for start in range(first, first + len(changes), _CHUNK):
             column_0 = start // self.fragment.rows
             own = delta.of_columns(column_0, _CHUNK // self.fragment.rows)
             if rounded is not None:
@@ -243,18 +246,19 @@ class TileScores(TraceTime):
                     row, column = self.fragment.element(i)
                     both = own[column - column_0 : column - column_0 + 2]
                     place = (i - first) // 2
-                    pairs = packed.load(weights, i // 2), packed.load(changes, place)
+                    pairs = packed.load(given, i // 2), packed.load(changes, place)
                     packed.store(changes, place, score.gradient_pair(row, column, *pairs, both))
                 continue
             for i in range(start, start + _CHUNK):
                 row, column = self.fragment.element(i)
-                given = (weights[i], changes[i - first], own[column - column_0])
-                changes[i - first] = score.gradient(row, column, *given)
-        done = (first + cute.size(changes)) // self.fragment.rows
+                weight, change = given[i], changes[i - first]
+                found = score.gradient(row, column, weight, change, own[column - column_0])
+                changes[i - first] = found
+        done = (first + len(changes)) // self.fragment.rows
         if self._finish is not None and done % (self.fragment.summed or self.fragment.columns) == 0:
             self._finish()
 
-    def _exponents(self, products: Any, start: int, lse: list[Float32]) -> Iterator[Float32]:
+    def _exponents(self, products: Numbers, start: int, lse: list[Float32]) -> Iterator[Float32]:
         """Yield the exponents of a chunk of products; `lse`: of its columns."""
         first = start // self.fragment.rows
         pairs = self.fragment.pairs and self.score.exponents_in_pairs

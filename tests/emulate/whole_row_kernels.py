@@ -26,6 +26,7 @@ from flexfa4.primitives.device_exponentials import (
     exp2_of_pair,
 )
 from flexfa4.primitives.exponentials import EmulatedFraction
+from flexfa4.primitives.registers import Numbers
 from flexfa4.primitives.running_softmax import Ends
 from flexfa4.primitives.whole_row_softmax import Scaling, WholeRowSoftmax
 
@@ -110,13 +111,13 @@ class WholeRows:
         if cutlass.const_expr(work.limits):
             own = cute.make_tensor(limits + 2 * row, cute.make_layout(2))
             begin, end = own[0], own[1]
-        scores = cute.make_rmem_tensor(keys, Float32)
+        scores = Numbers(cute.make_rmem_tensor(keys, Float32))
         rounded = cute.make_rmem_tensor(keys, work.element)
         own = Ends(scale * LOG2E) if site is None else Ends(site.unit(0), site.constant(0))
         softmax = WholeRowSoftmax.start(work.tau, work.emulated)
         for tile in cutlass.range(tiles, unroll=1):
             first = (Int64(head) * ROWS + row) * length + tile * keys
-            scores.store(cute.make_tensor(products + first, cute.make_layout(keys)).load())
+            scores.tensor.store(cute.make_tensor(products + first, cute.make_layout(keys)).load())
             scaling = self.scaled(site, scores, tile * keys, scale)
             if cutlass.const_expr(work.limits):
                 hide_outside(scores, begin - tile * keys, end - tile * keys)
@@ -147,7 +148,9 @@ class WholeRows:
         fixed = Fixed(work.graph, work.plan, leaves, columns, pairs=True)
         return ScoreSite(work.score, fixed, scale).with_rows([Row(row, offset=0)])
 
-    def scaled(self, site: ScoreSite | None, scores: Any, origin: Int32, scale: Float32) -> Scaling:
+    def scaled(
+        self, site: ScoreSite | None, scores: Numbers, origin: Int32, scale: Float32
+    ) -> Scaling:
         """Apply the mod to the products of a tile."""
         if site is None:
             return Scaling(scale * LOG2E)
@@ -180,7 +183,7 @@ class Powers:
         first = 2 * (block * ROWS + thread)
         source = cute.make_tensor(x + first, cute.make_layout(2))
         target = cute.make_tensor(powers + first, cute.make_layout(2))
-        packed.store(target, 0, self.power(packed.load(source, 0)))
+        target[0], target[1] = packed.lanes(self.power(packed.pair(source[0], source[1])))
 
     def power(self, x: packed.Pair) -> packed.Pair:
         """Return 2^x of two numbers."""

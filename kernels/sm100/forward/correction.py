@@ -17,6 +17,7 @@ from flexfa4.kernels.sm100.forward.plan import ForwardPlan
 from flexfa4.kernels.sm100.forward.storage import FACTOR, number_at
 from flexfa4.kernels.sm100.forward.tmem import HALVES
 from flexfa4.primitives import tmem
+from flexfa4.primitives.registers import Numbers
 from flexfa4.primitives.whole_row_softmax import any_corrected, scale_row
 
 _COLUMNS = 16  # of one load and store
@@ -77,10 +78,11 @@ class Correction:
     def _rescale(self, half: int, factor: Float32) -> None:
         start = self.address + self.plan.tensor_memory.out[half]
         part = cute.make_rmem_tensor(_COLUMNS, Float32)
+        numbers = Numbers(part)
         for first in cutlass.range_constexpr(0, self.plan.head_dims[1], _COLUMNS):
             tmem.load(start + first, part)
             tmem.wait_for_loads()
-            scale_row(part, factor)
+            scale_row(numbers, factor)
             tmem.store(start + first, part)
         tmem.wait_for_stores()
 

@@ -22,6 +22,7 @@ from flexfa4.kernels.sm100.forward.storage import INVERSE, ROWS, Storage
 from flexfa4.kernels.sm100.forward.tmem import HALVES
 from flexfa4.primitives import tcgen05, tma, tmem
 from flexfa4.primitives.pipeline import Position, Ring
+from flexfa4.primitives.registers import Numbers
 from flexfa4.primitives.scheduler import Item
 from flexfa4.primitives.whole_row_softmax import scale_row
 
@@ -113,7 +114,7 @@ class Epilogue:
             if some:
                 tmem.load(start + first, part)
                 tmem.wait_for_loads()
-                scale_row(part, inverse)
+                scale_row(Numbers(part), inverse)
                 _clear_where(Boolean(inverse == 0.0), part)
             self._put(half, first, part)
 

@@ -20,6 +20,7 @@ from flexfa4.kernels.emit.sites import MaskSite, ScoreSite
 from flexfa4.kernels.forward.parameters import Parameters
 from flexfa4.primitives import packed
 from flexfa4.primitives.column_limits import WORD, hide, hide_outside
+from flexfa4.primitives.registers import Numbers
 from flexfa4.primitives.running_softmax import Ends
 from flexfa4.primitives.scheduler import Item
 from flexfa4.primitives.whole_row_softmax import Scaling
@@ -123,14 +124,14 @@ class TileScores(TraceTime):
         """Whether the scores are the products themselves."""
         return not self.modified and not self.words and self.limits is None
 
-    def apply(self, scores: Any) -> None:
+    def apply(self, scores: Numbers) -> None:
         """Turn products into scores, minus infinity where they are hidden.
 
         Args:
-            scores: ``(columns,)`` of fp32, in registers; overwritten.
+            scores: of a row; overwritten.
         """
         if self.modified:
-            for i in range(cute.size(scores) // 2):
+            for i in range(len(scores) // 2):
                 packed.store(scores, i, self.score.pair(0, 2 * i, packed.load(scores, i)))
         for i, word in enumerate(self.words):
             hide(scores, word, WORD * i)

@@ -21,6 +21,7 @@ from flexfa4.kernels.sm100.forward.plan import ForwardPlan
 from flexfa4.kernels.sm100.forward.scores import ItemScores, TileScores
 from flexfa4.kernels.sm100.forward.storage import FACTOR, INVERSE, number_at
 from flexfa4.primitives import tmem
+from flexfa4.primitives.registers import Numbers
 from flexfa4.primitives.running_softmax import Ends
 from flexfa4.primitives.turns import Turns
 from flexfa4.primitives.whole_row_softmax import Exponents, WholeRowSoftmax
@@ -93,7 +94,7 @@ class Softmax:
         """Take in a tile of keys."""
         keys, memory = self.plan.tiling.keys, self.plan.tensor_memory
         columns = self.address + self.half * (memory.scores[1] - memory.scores[0])
-        scores = cute.make_rmem_tensor(keys, Float32)
+        scores = Numbers(cute.make_rmem_tensor(keys, Float32))
         self.barriers.wait("scores", self.half, phase)
         tmem.behind_barrier()
         largest = self._load(scores, columns + memory.scores[0], tile.untouched)
@@ -116,11 +117,11 @@ class Softmax:
         self.turns.take(self.half)
         self.turns.pass_on(self.half)
 
-    def _load(self, scores: Any, address: Int32, untouched: bool) -> Float32 | None:
+    def _load(self, scores: Numbers, address: Int32, untouched: bool) -> Float32 | None:
         """Load a row of products; return the largest if it is a score and comes for free."""
         parts = [
-            cute.make_tensor(scores.iterator + first, cute.make_layout(_LOADED))
-            for first in range(0, cute.size(scores), _LOADED)
+            cute.make_tensor(scores.tensor.iterator + first, cute.make_layout(_LOADED))
+            for first in range(0, len(scores), _LOADED)
         ]
         largest = None
         if untouched and tmem.finds_maxima():
@@ -136,7 +137,7 @@ class Softmax:
         return largest
 
     def _store(
-        self, exponents: Exponents, scores: Any, rounded: Any, columns: range, address: Int32
+        self, exponents: Exponents, scores: Numbers, rounded: Any, columns: range, address: Int32
     ) -> None:
         """Exponentiate some columns and store them in tensor memory."""
         quarter = self.plan.tiling.keys // 4

@@ -12,6 +12,7 @@ from typing import Any
 
 import cutlass
 from cutlass import Boolean, Float32, Int32, cute
+from cutlass._mlir.dialects import arith
 
 from flexfa4.kernels.forward.parameters import Parameters
 from flexfa4.kernels.forward.tiles import ELEMENT
@@ -34,6 +35,7 @@ class Operands:
         k: B of the first, ``(.., 1, D/16, stages)``.
         v: B of the second, ``(.., 1, keys/16, stages)``.
         accumulated_scores: fp32, 64 by keys.
+        scores_of_rows: the same by row and column, as `out_of_rows`.
         probabilities: A of the second, in registers.
         out: fp32, 64 by Dv.
     """
@@ -44,8 +46,10 @@ class Operands:
     k: Any
     v: Any
     accumulated_scores: Any
+    scores_of_rows: wgmma.Rows
     probabilities: Any
     out: Any
+    out_of_rows: wgmma.Rows
 
 
 @dataclass(frozen=True)
@@ -208,7 +212,7 @@ class Consumer:
         self._release(self.rings.k, now)
         values, terms = self._scores(tile)
         rescale, correction = softmax.grow(values, terms)
-        columns, emulated = cute.size(values, mode=[1]), self.parameters.plan.tiling.emulated
+        columns, emulated = values.columns, self.parameters.plan.tiling.emulated
         # With a mask there are no registers for two parts.
         early = columns if masked or self.early == 0 else int(columns * self.early)
         softmax.exponentiate(values, range(early), emulated)
@@ -218,7 +222,7 @@ class Consumer:
             self.rings.v.wait(now)
         wgmma.wait(0)
         self._release(self.rings.v, kv_at)
-        rescale_rows(wgmma.rows_and_columns(self.operands.out), rescale, correction)
+        rescale_rows(self.operands.out_of_rows, rescale, correction)
         softmax.exponentiate(values, range(early, columns), emulated)
         self._keep_probabilities()
         return now
@@ -243,9 +247,9 @@ class Consumer:
             accumulate=True,
         )
 
-    def _scores(self, tile: TileScores) -> tuple[Any, RowTerms]:
+    def _scores(self, tile: TileScores) -> tuple[wgmma.Rows, RowTerms]:
         """Apply the mod and mask to the products; return them and what the rows have in common."""
-        values = wgmma.rows_and_columns(self.operands.accumulated_scores)
+        values = self.operands.scores_of_rows
         tile.apply(values)
         terms = RowTerms(
             tuple(tile.factor(row) for row in range(ROWS)),
@@ -262,13 +266,14 @@ class Consumer:
             ring.release(at)
 
 
-def normalise(out: Any, inverse: Any) -> None:
+def normalise(rows: wgmma.Rows, inverse: Any) -> None:
     """Divide the accumulated output by the rows' sums; rows that saw nothing become 0."""
-    rows = wgmma.rows_and_columns(out)
+    zero = Float32(0.0)
     for row in range(ROWS):
-        for column in range(cute.size(rows, mode=[1])):
-            value = rows[row, column] * inverse[row]
-            rows[row, column] = cutlass.select_(inverse[row] == 0.0, Float32(0.0), value)
+        nothing, factor = (inverse[row] == zero).ir_value(), inverse[row].ir_value()
+        for column in range(rows.columns):
+            value = arith.mulf(rows.value(row, column), factor)
+            rows.set(row, column, arith.select(nothing, zero.ir_value(), value))
 
 
 def make_operands(
@@ -285,6 +290,7 @@ def make_operands(
     v_tile = wgmma.tile(base + storage.v_at // ELEMENT, v.rows, v.columns, v.stages, v.swizzle)
     of_scores, of_values = scores.get_slice(thread), values.get_slice(thread)
     accumulated = cute.make_rmem_tensor(scores.partition_shape_C((wgmma.ROWS, k.rows)), Float32)
+    out = cute.make_rmem_tensor(values.partition_shape_C((wgmma.ROWS, v.columns)), Float32)
     return Operands(
         scores=scores,
         values=values,
@@ -292,6 +298,8 @@ def make_operands(
         k=scores.make_fragment_B(of_scores.partition_B(k_tile)),
         v=values.make_fragment_B(of_values.partition_B(wgmma.transposed(v_tile))),
         accumulated_scores=accumulated,
+        scores_of_rows=wgmma.Rows(accumulated),
         probabilities=wgmma.operand_of(accumulated, dtype),
-        out=cute.make_rmem_tensor(values.partition_shape_C((wgmma.ROWS, v.columns)), Float32),
+        out=out,
+        out_of_rows=wgmma.Rows(out),
     )

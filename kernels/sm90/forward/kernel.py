@@ -159,7 +159,7 @@ class ForwardKernel:
             consumer.change_over((q_at, last), behind, goes_on)
             ends = scores.ends(self._sinks(parameters, scores))
             inverse, lse = softmax.finish(ends, self.plan.tiling.emulated)
-            normalise(operands.out, inverse)
+            normalise(operands.out_of_rows, inverse)
             own = replace(epilogue, parameters=here)
             own.write(item, operands.values, operands.out, q_at)
             if cutlass.const_expr(self.plan.lse):

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import cutlass
 from cutlass import Boolean, Float32, Int32, cute
+from cutlass._mlir.dialects import arith
 
 from flexfa4.kernels.emit.evaluator import TraceTime
 from flexfa4.kernels.emit.places import Row
@@ -120,22 +121,17 @@ class TileScores(TraceTime):
         """Return what is added to scores times `factor`; None for nothing."""
         return self.score.shift(row)
 
-    def apply(self, scores: Any) -> None:
+    def apply(self, scores: wgmma.Rows) -> None:
         """Turn products into scores, minus infinity where they are hidden.
 
         Args:
-            scores: ``(2, columns)`` of fp32, in registers; overwritten.
+            scores: of a tile; overwritten.
         """
-        columns = range(cute.size(scores, mode=[1]))
-        for row in range(ROWS):
-            for column in columns:
-                score = scores[row, column]
-                if self.modified:
-                    score = self.score.value(row, column, score)
-                if self.mask is not None:
-                    visible = self.mask.visible(row, column)
-                    score = cutlass.select_(visible, score, -Float32.inf)
-                scores[row, column] = score
+        if self.modified or self.mask is not None:
+            for row in range(ROWS):
+                for column in range(scores.columns):
+                    score = self._score(row, column, Float32(scores.value(row, column)))
+                    scores.set(row, column, score.ir_value())
         if self.limits is not None:
             ends = [end for _, end in self.limits]
             _hide_from(scores, ends)
@@ -143,34 +139,45 @@ class TileScores(TraceTime):
             if not isinstance(begins[0], int):
                 _hide_before(scores, begins)
 
+    def _score(self, row: int, column: int, product: Float32) -> Float32:
+        score = self.score.value(row, column, product) if self.modified else product
+        if self.mask is None:
+            return score
+        visible = self.mask.visible(row, column)
+        return Float32(cutlass.select_(visible, score, -Float32.inf))
+
 
 @cute.jit
-def _hide_from(scores: Any, ends: Any) -> None:
+def _hide_from(scores: wgmma.Rows, ends: Any) -> None:
     """Hide the columns from each row's end on; most warps of a partial tile have none."""
-    last = wgmma.column_of(cute.size(scores, mode=[1]) - 1)
+    last = wgmma.column_of(scores.columns - 1)
     some = Boolean(False)
     for row in cutlass.range_constexpr(ROWS):
         some = some | (ends[row] <= last)
     if cute.arch.vote_any_sync(some):
-        for row in cutlass.range_constexpr(ROWS):
-            for column in cutlass.range_constexpr(cute.size(scores, mode=[1])):
-                scores[row, column] = cutlass.select_(
-                    wgmma.column_of(column) < ends[row], scores[row, column], -Float32.inf
-                )
+        _keep(scores, arith.CmpIPredicate.slt, ends)
 
 
 @cute.jit
-def _hide_before(scores: Any, begins: Any) -> None:
+def _hide_before(scores: wgmma.Rows, begins: Any) -> None:
     """Hide the columns before each row's begin; most warps of a partial tile have none."""
     some = Boolean(False)
     for row in cutlass.range_constexpr(ROWS):
         some = some | (begins[row] > 0)
     if cute.arch.vote_any_sync(some):
-        for row in cutlass.range_constexpr(ROWS):
-            for column in cutlass.range_constexpr(cute.size(scores, mode=[1])):
-                scores[row, column] = cutlass.select_(
-                    wgmma.column_of(column) >= begins[row], scores[row, column], -Float32.inf
-                )
+        _keep(scores, arith.CmpIPredicate.sge, begins)
+
+
+def _keep(scores: wgmma.Rows, comparison: Any, limits: Any) -> None:
+    """Hide the columns that do not compare so with each row's limit."""
+    hidden = Float32(-Float32.inf).ir_value()
+    for row in range(ROWS):
+        limit = Int32(limits[row]).ir_value()
+        for column in range(scores.columns):
+            place = Int32(wgmma.column_of(column)).ir_value()
+            visible = arith.cmpi(comparison, place, limit)
+            score = arith.select(visible, scores.value(row, column), hidden)
+            scores.set(row, column, score)
 
 
 def _less(begin: Any, origin: Int32) -> Any:
