@@ -2,8 +2,8 @@
 
 What several blocks add to has a counter, which is 0 before the launch; block number n in the order
 of turns waits until the counter is n, adds, and sets it to n + 1.  So floating-point sums are made
-in the same order on every run.  Each warp has turns of its own: the same warp of each block adds to
-a number.
+in the same order on every run.  Each warp that adds has turns of its own: the same warp of each
+block adds to a number.
 
 A block must not wait for one that cannot run: turns are in the order in which work is taken up.
 """
@@ -36,7 +36,7 @@ class Turn:
 
     @cute.jit
     def wait(self, seen: Int32) -> None:
-        """Wait until it is the warp's turn; all of its lanes.
+        """Wait until it is the warp's turn; all of its lanes, or the one that adds for it.
 
         Args:
             seen: what a look has shown.
@@ -47,6 +47,16 @@ class Turn:
     def used(self) -> UsedTurn:
         """Return the turn, in which all has been added, to be ended later."""
         return UsedTurn(self.counter.toint(), self.number + 1)
+
+    def end(self) -> None:
+        """Let the next one have its turn: it sees what this thread knows to be done.
+
+        By the one thread that has added.
+        """
+        cute.arch.inline_ptx(
+            "st.release.gpu.global.s32 [{$r0}], {$r1};",
+            read_only_args=[self.counter.toint(), self.number + 1],
+        )
 
     def _seen(self) -> Any:
         return cute.arch.inline_ptx(

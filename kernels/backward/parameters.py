@@ -90,7 +90,16 @@ class Parameters(TracedParameters[GradientPlan]):
 
     def turn_of(self, batch: Int32, head: Int32, q_tile: Int32, warp: Int32) -> cute.Pointer:
         """Return where the turns of a warp at its part of a tile of dQ are counted."""
-        place = self.tile_number(batch, head, q_tile) * self.plan.takers + warp
+        return self.turn_at(self.tile_number(batch, head, q_tile), warp)
+
+    def turn_at(self, number: Int64 | Int32, taker: Int32 | int) -> cute.Pointer:
+        """Return where turns at a part of a tile of dQ are counted, by the tile's number.
+
+        Args:
+            number: of the tile.
+            taker: which of the warps of a block that have turns at it, see `GradientPlan.takers`.
+        """
+        place = Int64(number) * self.plan.takers + taker
         return cute.recast_ptr(self["turns"], dtype=Int32) + place
 
     def dq_of(self, batch: Int32, head: Int32, q_tile: Int32) -> cute.Pointer:

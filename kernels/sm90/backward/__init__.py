@@ -15,6 +15,7 @@ What follows needs CuTe-DSL::
     consume      consumer warpgroups: the five products, probabilities and their gradients
     lagged       likewise, where the product for dQ begins behind the scores of the next tile
     outbox       parts of dQ through shared memory to their sums, by warps of their own
+    ordered      an outbox that waits for the turn of each part
     finish       an outbox behind which dQ is finished by who adds the last part to a tile
     epilogue     consumer warpgroups: dK and dV to shared memory
     postprocess  the kernel behind the main one, where dQ is not finished there: from sums to dq

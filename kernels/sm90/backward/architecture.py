@@ -27,6 +27,10 @@ class HopperBackward(BackwardKernels):
         """See `BackwardKernels.fitting`."""
         return fitting(tiling, walk)
 
+    def visits_ahead(self, plan: GradientPlan) -> int:
+        """See `BackwardKernels.visits_ahead`: one, where parts wait for their turns in outboxes."""
+        return int(plan.tiling.staged)
+
     def finishes_dq(self, tiling: Any) -> bool:
         """See `BackwardKernels.finishes_dq`."""
         return bool(tiling.finishes)
@@ -42,7 +46,7 @@ class HopperBackward(BackwardKernels):
     def plan(self, tiling: Any, **variant: Any) -> BackwardPlan:
         """See `BackwardKernels.plan`."""
         if variant["walk"].ranked:
-            tiling = in_turns(tiling, variant["head_dims"])
+            tiling = in_turns(tiling)
         return BackwardPlan(tiling=tiling, **variant)
 
     def main(self, plan: GradientPlan) -> Any:

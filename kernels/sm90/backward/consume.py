@@ -11,9 +11,9 @@ dK in the registers that they were computed in; for that of dQ, which sums over 
 warpgroups, dS goes through shared memory.  Where registers do not suffice, so it goes for the
 others, too.
 
-A warpgroup adds its part of a tile of dQ straight from registers, in turns where sums have to have
-the same bits on every run, or leaves it to a warp that does nothing else
-(`flexfa4.kernels.sm90.backward.outbox`).  Here all five products of a tile come before those of the
+A warpgroup adds its part of a tile of dQ straight from registers, or leaves it to a warp that does
+nothing else (`flexfa4.kernels.sm90.backward.outbox`); that who adds waits for its turn, where sums
+have to have the same bits on every run.  Here all five products of a tile come before those of the
 next; in `flexfa4.kernels.sm90.backward.lagged` that for dQ does not.
 """
 
@@ -143,9 +143,14 @@ class Consumer:
             q_tile = (batch, head, tiles.full(i))
             rank = self._rank(tiles, place, False, i)
             at, used = self._step(scores, q_tile, rank, (at, used), False)
-        if cutlass.const_expr(self.parameters.plan.ordered):
+        if cutlass.const_expr(self._takes_turns):
             used.end()
         return at
+
+    @property
+    def _takes_turns(self) -> bool:
+        """Whether the warpgroup itself waits for its turns, rather than who empties its outbox."""
+        return self.outbox is None and self.parameters.plan.ordered
 
     def _rank(self, tiles: Visits, place: Any, partial: bool, i: Int32) -> Int32:
         """Return whose turn it is at the i-th tile; 0 where there are no turns."""
@@ -184,7 +189,7 @@ class Consumer:
         wgmma.issue(o.score, s, o.k[None, None, None, self.kv_stage], q, accumulate=False)
         rings.do.wait(at.do)
         dp = self._issue_dp(at, 0)
-        if cutlass.const_expr(self.parameters.plan.ordered):
+        if cutlass.const_expr(self._takes_turns):
             used.end()
         tile = scores.at_tile(place[2], masked)
         wgmma.wait(1)
@@ -214,7 +219,7 @@ class Consumer:
         wgmma.wait(1)
         self._release(rings.do, at.do)
         self._add_dk(at)
-        if cutlass.const_expr(self.parameters.plan.ordered):
+        if cutlass.const_expr(self._takes_turns):
             warp = (self.warpgroup * wgmma.THREADS + self.thread) // wgmma.WARP
             turn = Turn(self.parameters.turn_of(*place, warp), rank)
             seen = turn.look()
@@ -228,7 +233,7 @@ class Consumer:
             if cutlass.const_expr(self.outbox is None):
                 self._add(place, sums)
             else:
-                at = self._post(at, Int32(self.parameters.tile_number(*place)), sums)
+                at = self._post(at, Int32(self.parameters.tile_number(*place)), rank, sums)
             wgmma.wait(0)
             self._release(rings.q, at.q)
         return at.next(), used
@@ -238,10 +243,11 @@ class Consumer:
         order, tile = self.parameters.plan.dq_order, self.parameters.dq_of(*place)
         dq.add_vectors(dq.own_place(order, tile, self.warpgroup, self.thread), sums)
 
-    def _post(self, at: Places, receiver: Int32, sums: Any) -> Places:
+    def _post(self, at: Places, receiver: Int32, rank: Int32, sums: Any) -> Places:
         """Leave a part of dQ in the outbox; return the places behind that."""
         assert self.outbox is not None
-        self.outbox.put(at.mail, self.thread, (receiver, Int32(NOBODY)), sums)
+        beside = rank if self.parameters.plan.ordered else Int32(NOBODY)
+        self.outbox.put(at.mail, self.thread, (receiver, beside), sums)
         self._tell_asynchronous()
         self.outbox.send(self.thread)
         return at.posted()

@@ -23,6 +23,7 @@ from flexfa4.kernels.sm90.backward.epilogue import Epilogue
 from flexfa4.kernels.sm90.backward.finish import FinishingOutbox
 from flexfa4.kernels.sm90.backward.lagged import LaggedConsumer
 from flexfa4.kernels.sm90.backward.load import Places, Producer, Rings
+from flexfa4.kernels.sm90.backward.ordered import OrderedOutbox
 from flexfa4.kernels.sm90.backward.outbox import Outbox
 from flexfa4.kernels.sm90.backward.plan import WARPGROUP_ROWS, BackwardPlan
 from flexfa4.kernels.sm90.backward.storage import OUTBOX_BARRIERS, OUTBOXES
@@ -150,9 +151,11 @@ class BackwardKernel:
         offset = cute.assume(warpgroup * order.part, divby=order.part)
         part = cute.recast_ptr(base + storage.dq_at, dtype=Float32) + offset
         made = Outbox(order, own, receivers, part, _WARPS)
+        given = {field.name: getattr(made, field.name) for field in fields(made)}
+        if self.plan.ordered:
+            return OrderedOutbox(**given, parameters=parameters, number=warpgroup)
         if not self.plan.tiling.finishes:
             return made
-        given = {field.name: getattr(made, field.name) for field in fields(made)}
         last = own + (OUTBOX_BARRIERS - 1)
         return FinishingOutbox(
             **given,

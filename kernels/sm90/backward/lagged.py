@@ -68,15 +68,21 @@ class LaggedConsumer(Consumer):
     ) -> Places:
         """See `Consumer.take_in`."""
         batch, head, _ = place
-        last = Int32(NOBODY)
+        last, turn = Int32(NOBODY), Int32(0)
         for i in cutlass.range(tiles.partial_count, unroll=1):
-            at, last = self._tile(scores, (batch, head, tiles.partial(i)), (at, last), True)
+            q_tile = (batch, head, tiles.partial(i))
+            rank = self._rank(tiles, place, True, i)
+            at, last = self._tile(scores, q_tile, (at, last, turn), True)
+            turn = rank
         for i in cutlass.range(tiles.full_count, unroll=1):
-            at, last = self._tile(scores, (batch, head, tiles.full(i)), (at, last), False)
+            q_tile = (batch, head, tiles.full(i))
+            rank = self._rank(tiles, place, False, i)
+            at, last = self._tile(scores, q_tile, (at, last, turn), False)
+            turn = rank
         if last != NOBODY:
             sums = self._begin_last_dq(at)
             wgmma.wait(0)
-            at = self._post(at, last, sums)
+            at = self._post(at, last, turn, sums)
         return at
 
     @cute.jit
@@ -84,7 +90,7 @@ class LaggedConsumer(Consumer):
         self,
         scores: KeyScores,
         place: tuple[Int32, Int32, Int32],
-        before: tuple[Places, Int32],
+        before: tuple[Places, Int32, Int32],
         masked: bool,
     ) -> tuple[Places, Int32]:
         """Take in a tile of queries.
@@ -92,13 +98,14 @@ class LaggedConsumer(Consumer):
         Args:
             scores: of the tile of keys with a head's queries.
             place: batch, head and number of the tile.
-            before: where it is, and the number of the tile before it in the workspace of dQ.
+            before: where it is; the number of the tile before it in the workspace of dQ, and of
+                the turn there, where there are turns.
             masked: it needs the mask.
 
         Returns:
             The places of the next tile, and this one's number in the workspace.
         """
-        at, last = before
+        at, last, turn = before
         assert self.outbox is not None
         o, rings, tiling = self.operands, self.rings, self.parameters.plan.tiling
         shape = o.score.partition_shape_C((wgmma.ROWS, tiling.score_columns))
@@ -112,7 +119,8 @@ class LaggedConsumer(Consumer):
         tile.probabilities(s, self._statistics(at.q, 0), o.p_rounded)
         wgmma.wait(0)
         number = Int32(self.parameters.tile_number(*place))
-        self.outbox.put(at.mail, self.thread, (last, number), sums)
+        beside = turn if self.parameters.plan.ordered else number
+        self.outbox.put(at.mail, self.thread, (last, beside), sums)
         rings.do.wait(at.do)
         dp = self._issue_dp(at, 0)
         self._add_dv(at)

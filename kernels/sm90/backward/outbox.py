@@ -7,7 +7,7 @@ There is room for one part, which is on its way while the warpgroup computes the
 What this module deliberately does not do: say which warps are the two sides
 (`flexfa4.kernels.sm90.backward.kernel`), or where sums lie.
 
-Sums that are made in turns do not go this way: see `flexfa4.primitives.semaphores`.
+Here parts are added in any order: for turns see `flexfa4.kernels.sm90.backward.ordered`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Outbox:
     Attributes:
         order: of a tile of dQ.
         barriers: two mbarriers in shared memory: a part is there, and it has gone.
-        receivers: numbers of the tiles that it and the next part belong to; two Int32 in shared
-            memory.
+        receivers: number of the tile that the part belongs to, and what the kind of outbox has to
+            know beside; two Int32 in shared memory.
         part: fp32 in shared memory.
         warps: of the warpgroup.
     """
@@ -67,7 +67,7 @@ class Outbox:
             at: which part it is.
             thread: in the warpgroup.
             receivers: number of the tile, or `NOBODY`; and of the next part's, or `NOBODY` where it
-                is not known.
+                is not known.  Where there are turns, this is the number of the part's turn.
             values: the accumulators, fp32, in registers.
         """
         self._address(at, thread, receivers)
@@ -111,7 +111,7 @@ class Outbox:
             numbers[0], numbers[1] = receivers
 
     def _next(self, at: Position) -> tuple[Int32, Int32, Position]:
-        """Wait for a part; return its receiver, the one of the part behind it, and its place."""
+        """Wait for a part; return its receiver, the number beside that, and the next place."""
         cute.arch.mbarrier_wait(self.barriers + _FULL, at.parity)
         numbers = cute.make_tensor(self.receivers, cute.make_layout(2))
         return Int32(numbers[0]), Int32(numbers[1]), at.next()

@@ -69,5 +69,5 @@ class BackwardPlan(GradientPlan):
 
     @property
     def takers(self) -> int:
-        """Warps that add to a tile of dQ: all that consume."""
-        return self.tiling.warpgroups * _WARPS
+        """Warps that add to a tile of dQ: those that empty outboxes, or all that consume."""
+        return self.tiling.warpgroups * (1 if self.tiling.staged else _WARPS)

@@ -10,9 +10,8 @@ from typing import Final
 
 from flexfa4.kernels.blocks.walk import Walk
 from flexfa4.kernels.emit.gradient import GradientProgram
-from flexfa4.kernels.sm90.backward.storage import Tiling, plan_storage
+from flexfa4.kernels.sm90.backward.storage import Tiling
 from flexfa4.kernels.sm90.backward.tilings import BACKWARD
-from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY
 
 _NARROW: Final = 64
 
@@ -60,15 +59,9 @@ def fitting(tiling: Tiling, walk: Walk) -> Tiling:
     return replace(tiling, finishes=False)
 
 
-def in_turns(tiling: Tiling, head_dims: tuple[int, int]) -> Tiling:
+def in_turns(tiling: Tiling) -> Tiling:
     """Return a tiling, or one like it whose sums of dQ can be made in turns.
 
-    A warp adds what it has itself, at its turn; so dQ takes no place in shared memory, which K and
-    V get, if it suffices.
+    No block is told that its part of a tile is the last one: dQ is left to the kernel behind.
     """
-    if not tiling.staged:
-        return tiling
-    early = tiling.early and not tiling.lagged  # there it was for the sake of the lag
-    made = replace(tiling, staged=False, lagged=False, finishes=False, early=early)
-    further = replace(made, kv_stages=2)
-    return further if plan_storage(further, head_dims).bytes <= SHARED_MEMORY else made
+    return replace(tiling, finishes=False)

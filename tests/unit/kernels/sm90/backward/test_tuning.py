@@ -43,11 +43,11 @@ def test_a_tiling_can_do_what_its_mod_asks_for_in_any_order_or_in_turns(
     score = program(name)
     tiling = tiling_for(head_dims, score)
     assert tiling is not None
-    for made in (tiling, in_turns(tiling, head_dims)):
+    for made in (tiling, in_turns(tiling)):
         assert plan_storage(made, head_dims).bytes <= SHARED_MEMORY
         assert made.early or score.keeps_probabilities
         assert score.derivative is None or not made.lagged
-    assert not in_turns(tiling, head_dims).staged
+    assert not in_turns(tiling).finishes
 
 
 def test_mods_without_a_derivative_change_nothing() -> None:
@@ -61,9 +61,9 @@ def test_sums_for_captured_tensors_get_the_registers_of_half_a_tile() -> None:
         assert made == replace(tiling, queries=64)
 
 
-def test_turns_change_nothing_where_warps_add_what_they_have_themselves() -> None:
-    for head_dims, tiling in BACKWARD.items():
-        assert (in_turns(tiling, head_dims) == tiling) == (not tiling.staged)
+def test_turns_change_nothing_but_who_finishes_dq() -> None:
+    for tiling in BACKWARD.values():
+        assert in_turns(tiling) == replace(tiling, finishes=False)
 
 
 def test_head_dims_without_a_kernel_have_no_tiling() -> None:
