@@ -68,13 +68,16 @@ void Machine::work(Counters& counted) {
   const uint32_t room = std::max(1u, options.sms / shape.cluster.count() / options.workers);
   const uint32_t usual = std::min(mixed ? 2u : 1u, room);
   std::vector<std::unique_ptr<Cluster>> resident;
-  uint64_t vain = 0;  // turns in which every cluster only spun, since anything changed anywhere
+  std::vector<char> spun;  // which of them have, since anything changed: short turns are too few for
+                           // all to do so in the same round
+  uint64_t vain = 0;  // times that every cluster only spun, since anything changed anywhere
   uint64_t seen = 0;
   while (!stop_) {
     while (resident.size() < usual && begin_cluster(resident, counted)) {
     }
     if (resident.empty()) return;
-    bool changed = false, spinning = true;
+    spun.resize(resident.size());
+    bool changed = false;
     for (size_t i = 0; i < resident.size();) {
       const uint64_t before = resident[i]->version;
       const uint64_t executed = resident[i]->executed;
@@ -85,18 +88,21 @@ void Machine::work(Counters& counted) {
         resident[i]->report_limit();
       }
       changed |= resident[i]->version != before || state == Cluster::State::Done;
-      spinning &= state == Cluster::State::Spinning;
+      if (state == Cluster::State::Spinning) spun[i] = true;
       if (state == Cluster::State::Done) {
         resident.erase(resident.begin() + long(i));
+        spun.erase(spun.begin() + long(i));
       } else {
         ++i;
       }
     }
     if (changed) {
       ++changes_;
+      std::fill(spun.begin(), spun.end(), false);
       continue;
     }
-    if (!spinning) continue;
+    if (std::find(spun.begin(), spun.end(), false) != spun.end()) continue;
+    std::fill(spun.begin(), spun.end(), false);
     const uint64_t changes = changes_;
     if (changes != seen) vain = 0;
     seen = changes;

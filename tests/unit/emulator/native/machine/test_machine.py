@@ -60,6 +60,29 @@ def test_a_block_may_wait_for_a_later_one(schedule: str, workers: int) -> None:
     assert found["d"] == [9] * 64
 
 
+@pytest.mark.parametrize("schedule", ["eager", "late", "random", "priority"])
+def test_blocks_that_began_to_wait_at_different_times_let_a_later_one_begin(schedule: str) -> None:
+    """Two blocks are under way at once; the third raises the flag."""
+    code = (
+        "mov.u32 d, %ctaid.x; mov.b32 x, 9; setp.eq.u32 p, d, 2; @p bra RAISE;"
+        " mul.lo.u32 x, d, 1000; COUNT: setp.eq.u32 p, x, 0; @p bra BEGIN; sub.u32 x, x, 1;"
+        " bra COUNT; BEGIN: red.global.add.u32 [begun], 1;"
+        " LOOK: ld.acquire.gpu.global.u32 x, [flag]; setp.eq.u32 p, x, 0; @p bra LOOK; bra END;"
+        " RAISE: st.release.gpu.global.u32 [flag], x; END: mov.b32 d, x;"
+    )
+    found = run_instruction(
+        code,
+        {},
+        "d:u32",
+        grid=3,
+        threads=1,
+        memory={**flag(), "begun": torch.zeros(1, dtype=torch.int32)},
+        registers=REGISTERS,
+        options={"schedule": schedule, "max_instructions": 3_000_000},
+    )
+    assert found["d"] == [9] * 3
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_all_blocks_of_a_full_device_may_wait_for_each_other(workers: int) -> None:
     code = (
