@@ -7,8 +7,9 @@
 
 A search is a pass at head dims (`hopper.tilings`: the candidates, and which of them is chosen).
 Its kernels are compiled by other processes, a core each, while those of the searches before it are
-measured: full and causal attention, calls alternating.  A candidate is left out whose kernel
-spills, cannot be compiled or launched, is the kernel of another one, or whose results are wrong.
+measured: full and causal attention, in forward passes a window, too, calls alternating.  A
+candidate is left out whose kernel spills, cannot be compiled or launched, is the kernel of another
+one, or whose results are wrong.
 
 Results are written after every search; what the limit did not leave time for is named, and what
 was measured before stays.
@@ -36,11 +37,12 @@ from hopper.ahead import processes
 from hopper.speed import in_a_line
 from hopper.tiling_calls import Ground, Made, Trial, made, shape_for, trials_before
 from hopper.tilings import (
+    DECIDING,
     PRESENT,
     VARIANTS,
-    HeadDims,
     Measured,
     Search,
+    Tables,
     Tiling,
     as_json,
     chosen,
@@ -91,8 +93,9 @@ def main() -> None:
                 keep(results, arguments.results)
     show(results)
     if arguments.write:
-        for way, table in tables(results).items():
-            (KERNELS / way / "tilings.py").write_text(source(way, table))
+        made = tables(results)
+        for way in VARIANTS:
+            (KERNELS / way / "tilings.py").write_text(source(way, made))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -230,23 +233,22 @@ def measured(chosen: list[Search], bench: Bench, pool: Pool) -> Iterable[dict[st
         print(f"{seconds:6.1f} s  {search.name}, {number + 1}", file=sys.stderr, flush=True)
         yield row
         found = timed(search, entries)
-        more = search.second(relative_times(found)) if not number and found else []
+        times = relative_times(found, search.variants) if found else {}
+        more = [] if number else search.second(times)
         if more:
             queue.append((search, 1, compiling(search, more, bench, pool)))
 
 
 def compiling(search: Search, tilings: list[Tiling], bench: Bench, pool: Pool) -> Compiling:
     """Return the kernels of some candidates, which other processes begin to compile."""
-    shapes = {variant: bench.shape_for(search, variant) for variant in VARIANTS}
-    before = {variant: trials_before(search, variant, shapes[variant]) for variant in VARIANTS}
-    others = {
-        name: [pool.apply_async(made, (trial,)) for trial in before[name]] for name in VARIANTS
-    }
+    shapes = {variant: bench.shape_for(search, variant) for variant in search.variants}
+    before = {name: trials_before(search, name, shape) for name, shape in shapes.items()}
+    others = {name: [pool.apply_async(made, (trial,)) for trial in before[name]] for name in shapes}
     kernels = {
         (tiling, variant): pool.apply_async(
             made, (Trial(search, tiling, variant, shapes[variant]),)
         )
-        for variant in VARIANTS
+        for variant in shapes
         for tiling in tilings
     }
     return Compiling(kernels, others)
@@ -262,7 +264,7 @@ def entries_of(search: Search, kernels: Compiling, bench: Bench) -> list[Entry]:
         tiling: {"tiling": as_json(tiling), "bytes": search.nbytes(tiling), "ms": {}}
         for tiling, _ in kernels.kernels
     }
-    for variant in VARIANTS:
+    for variant in search.variants:
         if not bench.left:
             raise OutOfTimeError
         fit = fit_of(kernels.of(variant, bench.left), variant, entries)
@@ -340,18 +342,23 @@ def timed(search: Search, entries: list[Entry]) -> list[Measured]:
     return [
         Measured(tiling_of(search.way, entry["tiling"]), entry["bytes"], entry["ms"])
         for entry in entries
-        if "failed" not in entry and set(entry["ms"]) == set(VARIANTS)
+        if "failed" not in entry and set(entry["ms"]) == set(search.variants)
     ]
 
 
-def tables(results: Results) -> dict[str, dict[HeadDims, Tiling]]:
+def tables(results: Results) -> Tables:
     """Return the tables that results give; head dims that they say nothing of stay as they are."""
-    made = {way: {**table} for way, table in PRESENT.items()}
+    made = {name: {**table} for name, table in PRESENT.items()}
     for name, row in results["searches"].items():
         search = searches()[name]
         found = timed(search, row["stages"][-1])
         if found:
-            made[search.way][search.head_dims] = chosen(found, search.present)
+            for table, present in search.presents.items():
+                taken = chosen(found, present[search.head_dims], DECIDING[table])
+                made[table][search.head_dims] = taken
+    for head_dims, tiling in made["forward"].items():
+        if made["unmasked"].get(head_dims) == tiling:
+            del made["unmasked"][head_dims]
     return made
 
 
@@ -362,24 +369,31 @@ def show(results: Results, console: Console | None = None) -> None:
     for name, row in results["searches"].items():
         search, run = searches()[name], results["runs"][row["run"]]
         entries = row["stages"][-1]
-        times = relative_times(timed(search, entries))
-        taken = new[search.way][search.head_dims]
+        present = search.presents
+        taken = {
+            name: new[name].get(search.head_dims, new[search.way][search.head_dims])
+            for name in present
+        }
+        columns = {name: relative_times(timed(search, entries), DECIDING[name]) for name in present}
+        times = columns[search.way]
         table = Table(
-            "tiling", "bytes", *(f"{variant} ms" for variant in VARIANTS), "relative", "",
+            "tiling", "bytes", *(f"{variant} ms" for variant in search.variants),
+            *(f"for {name}" for name in present), "",
             title=f"{name}, {run['date']}, {run['card']['name']}",
         )  # fmt: skip
         found = {tiling_of(search.way, entry["tiling"]): entry for entry in entries}
         for tiling in sorted(found, key=lambda tiling: times.get(tiling, 99.0)):
             entry = found[tiling]
             marks = [mark for mark, is_so in (
-                ("present", tiling == search.present), ("chosen", tiling == taken),
+                ("present", tiling == search.present),
+                *((f"chosen for {name}", tiling == own) for name, own in taken.items()),
             ) if is_so]  # fmt: skip
-            medians = [entry["ms"].get(variant) for variant in VARIANTS]
+            medians = [entry["ms"].get(variant) for variant in search.variants]
             table.add_row(
                 in_words(tiling),
                 str(entry["bytes"]),
                 *("" if ms is None else f"{statistics.median(ms):.3f}" for ms in medians),
-                f"{times[tiling]:.3f}" if tiling in times else "",
+                *(f"{own[tiling]:.3f}" if tiling in own else "" for own in columns.values()),
                 entry.get("failed", ", ".join(marks)),
             )
         console.print(table)

@@ -10,9 +10,9 @@ from typing import Any
 
 import h200_tilings
 import pytest
-from hopper import tilings
+from hopper import tilings, variants
 from hopper.tiling_calls import shape_for
-from hopper.tilings import PRESENT, VARIANTS, Measured, Search, Tiling, searches
+from hopper.tilings import DECIDING, PRESENT, VARIANTS, Measured, Search, Tiling, searches
 from rich.console import Console
 
 from flexfa4.kernels.sm90.backward import storage
@@ -30,6 +30,7 @@ FORWARD = Search("forward", (128, 128))
 def test_candidates_begin_with_the_present_tiling_are_different_and_fit(search: Search) -> None:
     found = search.first()
     assert found[0] == search.present and len(set(found)) == len(found) > 1
+    assert {t for table in search.presents.values() for t in table.values()} <= set(found)
     for tiling in found:
         assert search.nbytes(tiling) <= SHARED_MEMORY
         assert isinstance(tiling, ForwardTiling if search.way == "forward" else BackwardTiling)
@@ -75,11 +76,11 @@ def test_those_near_the_best_are_measured_again_with_other_exponentials() -> Non
 
 def test_calls_take_about_as_long_at_all_head_dims_and_with_both_masks() -> None:
     for search in searches().values():
-        for variant in VARIANTS:
+        for variant in search.variants:
             shape = shape_for(search, variant)
-            scores = shape.length**2 * shape.batch / (2 if variant == "causal" else 1)
+            scores = variants.VARIANTS[variant].visible(shape)
             flops = shape.flops if search.way == "forward" else shape.backward_flops
-            assert 0.7e12 < flops(int(scores)) < 2.8e12, search.name
+            assert 0.7e12 < flops(scores) < 2.8e12, search.name
 
 
 # ---- the choice ----------------------------------------------------------------------------------
@@ -109,11 +110,18 @@ PRESENT_ONE, OTHER, THIRD = FORWARD.present, ForwardTiling(2, 112), ForwardTilin
 def test_the_best_of_both_variants_is_chosen_if_it_is_worth_it(
     found: list[Measured], expected: Tiling
 ) -> None:
-    assert tilings.chosen(found, PRESENT_ONE) == expected
+    assert tilings.chosen(found, PRESENT_ONE, ("full", "causal")) == expected
+
+
+def test_each_table_is_decided_by_its_own_variants() -> None:
+    found = [timed(PRESENT_ONE, 2.0, 1.0), timed(OTHER, 1.6, 1.1), timed(THIRD, 2.1, 0.9)]
+    assert tilings.chosen(found, PRESENT_ONE, ("full",)) == OTHER
+    assert tilings.chosen(found, PRESENT_ONE, ("causal",)) == THIRD
+    assert set().union(*DECIDING.values()) == set().union(*VARIANTS.values())
 
 
 def entry(tiling: Tiling, full: float, causal: float) -> dict[str, Any]:
-    ms = {"full": [full] * 3, "causal": [causal] * 3}
+    ms = {"full": [full] * 3, "causal": [causal] * 3, "window-1024": [causal] * 3}
     return {"tiling": tilings.as_json(tiling), "bytes": FORWARD.nbytes(tiling), "ms": ms}
 
 
@@ -135,24 +143,34 @@ def test_the_table_has_what_was_measured_last_and_keeps_the_rest() -> None:
     emulated = replace(OTHER, early=0.5, emulated=EmulatedFraction(1, 8))
     assert made["backward"] == PRESENT["backward"]
     assert made["forward"] == {**PRESENT["forward"], (128, 128): emulated}
+    others = {dims: tiling for dims, tiling in PRESENT["unmasked"].items() if dims != (128, 128)}
+    assert made["unmasked"] == others  # the row is that of calls with a mask
+
+
+def test_calls_without_a_mask_have_a_row_of_their_own_where_it_is_another() -> None:
+    given, plain = results(), ForwardTiling(3, 80)
+    entries = given["searches"][FORWARD.name]["stages"][-1]
+    entries[-1] = entry(plain, 1.2, 1.1)
+    made = h200_tilings.tables(given)
+    assert made["unmasked"][128, 128] == plain != made["forward"][128, 128]
 
 
 def test_the_results_are_shown_the_fastest_first() -> None:
     written = io.StringIO()
     h200_tilings.show(results(), Console(file=written, width=200))
     lines = [line for line in written.getvalue().splitlines() if "warpgroups" in line]
-    assert ["chosen" in line for line in lines] == [True, False, False]
-    assert "0.775" in lines[0] and "present" in lines[1]
+    assert ["chosen for forward" in line for line in lines] == [True, False, False]
+    assert "0.800" in lines[0] and "0.750" in lines[0] and "present" in lines[1]
     assert "causal: spills 24 bytes" in lines[2]
 
 
 # ---- the tables ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", PRESENT)
+@pytest.mark.parametrize("way", VARIANTS)
 def test_the_tables_are_as_they_are_written(way: str) -> None:
     path = h200_tilings.KERNELS / way / "tilings.py"
-    assert path.read_text(encoding="utf-8") == tilings.source(way, PRESENT[way])
+    assert path.read_text(encoding="utf-8") == tilings.source(way, PRESENT)
 
 
 def test_the_command_line_writes_the_tables_from_the_results(
@@ -160,15 +178,15 @@ def test_the_command_line_writes_the_tables_from_the_results(
 ) -> None:
     kept = tmp_path / "results.json"
     h200_tilings.keep(results(), kept)
-    for way in PRESENT:
+    for way in VARIANTS:
         (tmp_path / way).mkdir()
     monkeypatch.setattr(h200_tilings, "KERNELS", tmp_path)
     monkeypatch.setattr(sys, "argv", ["h200_tilings.py", "--results", str(kept), "--write"])
     h200_tilings.main()
     assert "forward-128-128, 2026-01-31, NVIDIA H200" in capsys.readouterr().out
     made = h200_tilings.tables(results())
-    for way, table in made.items():
-        assert (tmp_path / way / "tilings.py").read_text() == tilings.source(way, table)
+    for way in VARIANTS:
+        assert (tmp_path / way / "tilings.py").read_text() == tilings.source(way, made)
 
 
 def test_searches_that_do_not_exist_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,8 +200,9 @@ def test_a_table_with_emulated_exponentials_can_be_read() -> None:
         (64, 64): ForwardTiling(2, 96, early=0.5, emulated=EmulatedFraction(1, 8))
     }
     written: dict[str, Any] = {}
-    exec(compile(tilings.source("forward", table), "tilings", "exec"), written)
-    assert written["FORWARD"] == table
+    text = tilings.source("forward", {"forward": table, "unmasked": {}})
+    exec(compile(text, "tilings", "exec"), written)
+    assert written["FORWARD"] == table and written["UNMASKED"] == {}
 
 
 @pytest.mark.parametrize("search", searches().values(), ids=lambda search: search.name)

@@ -2,8 +2,13 @@
 
 A search is a pass at head dims.  Its first candidates are cut in different ways, and the second
 ones, of the forward pass, are those of the first that were near the best, with other orders and
-shares of exponentials.  The one that takes least is chosen, by the mean of full and causal
-attention; one that takes hardly less than the present one, or takes more memory, is not worth it.
+shares of exponentials.  The one that takes least is chosen; one that takes hardly less than the
+present one, or takes more memory, is not worth it.
+
+The forward pass has two tables: for calls with a mask, by the mean of causal attention and a
+window, and for those without one, by full attention.  More warpgroups do more at once where all
+tiles are full, and compute more masked scores where many are not.  The backward pass has one, by
+the mean of full and causal attention.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from flexfa4.kernels.sm90.backward import storage as backward
 from flexfa4.kernels.sm90.backward.tilings import BACKWARD
 from flexfa4.kernels.sm90.forward import plan as forward
 from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY, plan_storage
-from flexfa4.kernels.sm90.forward.tilings import FORWARD
+from flexfa4.kernels.sm90.forward.tilings import FORWARD, UNMASKED
 from flexfa4.kernels.sm90.tuning import feasible
 from flexfa4.primitives.exponentials import NONE_EMULATED, EmulatedFraction
 from flexfa4.primitives.tile_walk import TileShape
@@ -31,12 +36,24 @@ from flexfa4.primitives.tile_walk import TileShape
 HeadDims = tuple[int, int]
 Tiling = forward.Tiling | backward.Tiling
 
-VARIANTS: Final = ("full", "causal")
-PRESENT: Final[dict[str, dict[HeadDims, Tiling]]] = {
+Tables = dict[str, dict[HeadDims, Tiling]]
+
+VARIANTS: Final = {"forward": ("full", "causal", "window-1024"), "backward": ("full", "causal")}
+"""What is measured, by pass."""
+
+DECIDING: Final = {
+    "forward": ("causal", "window-1024"),
+    "unmasked": ("full",),
+    "backward": ("full", "causal"),
+}
+"""Whose times decide on the rows of a table, by table."""
+
+PRESENT: Final[Tables] = {
     "forward": {**FORWARD},
+    "unmasked": {**UNMASKED},
     "backward": {**BACKWARD},
 }
-"""The tables by pass."""
+"""The tables: by pass, and the rows that are others in forward passes without a mask."""
 
 ALIKE: Final = 1.01
 """Tilings whose times are no further apart are as good as each other."""
@@ -64,10 +81,24 @@ class Search:
         """The tiling of the table."""
         return PRESENT[self.way][self.head_dims]
 
+    @property
+    def presents(self) -> Tables:
+        """The tilings of all tables for the head dims: one each."""
+        return {
+            name: {self.head_dims: PRESENT[name].get(self.head_dims, self.present)}
+            for name in _NAMES[self.way]
+        }
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """What is measured."""
+        return VARIANTS[self.way]
+
     def first(self) -> list[Tiling]:
         """Return the candidates that are measured at first: the present one before all others."""
         found = _forward if self.way == "forward" else _backward
-        return list(dict.fromkeys([self.present, *found(self.head_dims)]))
+        present = [tiling for table in self.presents.values() for tiling in table.values()]
+        return list(dict.fromkeys([*present, *found(self.head_dims)]))
 
     def second(self, times: dict[Tiling, float]) -> list[Tiling]:
         """Return those that are measured then: none where the first ones were all.
@@ -98,7 +129,7 @@ class Search:
 
 def searches() -> dict[str, Search]:
     """Return all searches by name, in the order in which they are run."""
-    found = [Search(way, head_dims) for way, table in PRESENT.items() for head_dims in table]
+    found = [Search(way, head_dims) for way in VARIANTS for head_dims in PRESENT[way]]
     return {search.name: search for search in found}
 
 
@@ -208,25 +239,26 @@ class Measured:
     ms: dict[str, list[float]]
 
 
-def relative_times(found: Sequence[Measured]) -> dict[Tiling, float]:
-    """Return the times relative to the first candidate: the mean of those of all variants."""
+def relative_times(found: Sequence[Measured], variants: Sequence[str]) -> dict[Tiling, float]:
+    """Return the times relative to the first candidate: the mean of those of some variants."""
     return {
         each.tiling: statistics.mean(
-            statistics.median(ratios(times, found[0].ms[variant]))
-            for variant, times in each.ms.items()
+            statistics.median(ratios(each.ms[variant], found[0].ms[variant]))
+            for variant in variants
         )
         for each in found
     }
 
 
-def chosen(found: Sequence[Measured], present: Tiling) -> Tiling:
+def chosen(found: Sequence[Measured], present: Tiling, variants: Sequence[str]) -> Tiling:
     """Return what the table should have: the best, the present one, or the one with fewer bytes.
 
     Args:
         found: at least one candidate; all were measured in the same rounds.
         present: what the table has.
+        variants: whose times decide.
     """
-    times = relative_times(found)
+    times = relative_times(found, variants)
     alike = [each for each in found if times[each.tiling] <= ALIKE * min(times.values())]
     if any(each.tiling == present for each in alike):
         return present
@@ -266,35 +298,41 @@ def in_words(tiling: Tiling) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in fields_of(tiling).items())
 
 
-def source(way: str, table: dict[HeadDims, Tiling]) -> str:
-    """Return the module of a table."""
-    emulated = any("emulated" in fields_of(tiling) for tiling in table.values())
+def source(way: str, tables: Tables) -> str:
+    """Return the module of the tables of a pass."""
+    rows = [tiling for name in _NAMES[way] for tiling in tables[name].values()]
+    emulated = any("emulated" in fields_of(tiling) for tiling in rows)
     fraction = "from flexfa4.primitives.exponentials import EmulatedFraction\n" if emulated else ""
     module = "forward.plan" if way == "forward" else "backward.storage"
     return _MODULE.format(
         way=way,
         imports=f"from flexfa4.kernels.sm90.{module} import Tiling\n{fraction}",
-        name=way.upper(),
-        rows="".join(_row(head_dims, tiling) for head_dims, tiling in table.items()),
-    )
+    ) + "".join(_table(name, tables[name]) for name in _NAMES[way])
 
+
+_NAMES: Final = {"forward": ("forward", "unmasked"), "backward": ("backward",)}
+_SAID: Final = {
+    "forward": "By head dims of q and k, and of v.",
+    "unmasked": "Those of calls without a mask, where they are others.",
+    "backward": "By head dims of q and k, and of v.",
+}
 
 _MODULE: Final = '''\
 """The tilings of Hopper's {way} kernel, for the head dims that were measured on an H200.
 
-Kept and checked in the form in which `benchmarks/h200_tilings.py` writes it; the values are from
-earlier measurements until `benchmarks/results/h200_tilings.json` exists.
+`benchmarks/h200_tilings.py` writes them, from `benchmarks/results/h200_tilings.json`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-{imports}
-{name}: Final = {{
-{rows}}}
-"""By head dims of q and k, and of v."""
-'''
+{imports}'''
+
+
+def _table(name: str, table: dict[HeadDims, Tiling]) -> str:
+    rows = "".join(_row(head_dims, tiling) for head_dims, tiling in table.items())
+    return f'\n{name.upper()}: Final = {{\n{rows}}}\n"""{_SAID[name]}"""\n'
 
 
 def _row(head_dims: HeadDims, tiling: Tiling) -> str:

@@ -13,7 +13,7 @@ from flexfa4.kernels.launch.target import Target
 from flexfa4.kernels.refusal import Refusal
 from flexfa4.kernels.request import ANY_TILE, Tile
 from flexfa4.kernels.sm90.forward.plan import WARPGROUP_ROWS, ForwardPlan, Tiling
-from flexfa4.kernels.sm90.tuning import HEAD_DIM_STEP, MOST_HEAD_DIM, tiling_for, without_spills
+from flexfa4.kernels.sm90.tuning import HEAD_DIM_STEP, MOST_HEAD_DIM, fitting, tiling_for
 
 
 class Hopper(Architecture[ForwardPlan, Tiling]):
@@ -39,7 +39,7 @@ class Hopper(Architecture[ForwardPlan, Tiling]):
 
     def tiling_of(self, plan: ForwardPlan, tile: Tile, name: str) -> Tiling:
         """Return the tiling that leaves the mods of a plan enough registers."""
-        return without_spills(plan) if tile == ANY_TILE else plan.tiling
+        return fitting(plan) if tile == ANY_TILE else plan.tiling
 
     def plan(self, tiling: Tiling, **variant: Any) -> ForwardPlan:
         """See `Architecture.plan`."""

@@ -10,9 +10,9 @@ from flexfa4.kernels.forward.describe import INPUTS, describe_variant, emulated_
 from flexfa4.kernels.sm90.backward.architecture import HOPPER_BACKWARD
 from flexfa4.kernels.sm90.forward.plan import ForwardPlan
 from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY
-from flexfa4.kernels.sm90.forward.tilings import FORWARD
+from flexfa4.kernels.sm90.forward.tilings import FORWARD, UNMASKED
 from flexfa4.kernels.sm90.model import describe_time
-from flexfa4.kernels.sm90.tuning import usual_tiling, without_spills
+from flexfa4.kernels.sm90.tuning import fitting, usual_tiling
 
 
 def describe_plan(plan: ForwardPlan) -> list[Row]:
@@ -41,9 +41,11 @@ def _tiling(plan: ForwardPlan) -> str:
     usual = usual_tiling(head_dims)
     where = "row of the table" if head_dims in FORWARD else "found by the model"
     found = f"{where}: head dimensions {head_dims[0]}, {head_dims[1]}"
-    smaller = without_spills(replace(plan, tiling=usual))
+    smaller = fitting(replace(plan, tiling=usual))
     if replace(tiling, emulated=smaller.emulated) != smaller:
         found += "; the tile is the user's choice"
+    elif smaller != usual and smaller == UNMASKED.get(head_dims):
+        found += ", without a mask"
     elif smaller != usual:
         found += "; a smaller tile, which leaves registers to the mods"
     if tiling.emulated != usual.emulated:

@@ -18,7 +18,7 @@ from flexfa4.kernels.refusal import Refusal
 from flexfa4.kernels.request import ANY_TILE, Tile
 from flexfa4.kernels.sm90.forward.plan import WARPGROUP_ROWS, ForwardPlan, Tiling
 from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY, plan_storage
-from flexfa4.kernels.sm90.forward.tilings import FORWARD
+from flexfa4.kernels.sm90.forward.tilings import FORWARD, UNMASKED
 from flexfa4.primitives.tile_walk import TileShape
 
 HEAD_DIM_STEP: Final = 16
@@ -36,6 +36,9 @@ _FEWEST_KEYS: Final = 48  # that make room for mods: with fewer, tiles cost more
 _ACCUMULATORS: Final = {1: 200, 2: 188, 3: 128}
 """Registers of a consumer thread that may hold scores, probabilities and output, by warpgroups.
 The rest is taken by addresses, rows' state, and mods: with more, ptxas spills some of them."""
+
+_NOTHING: Final = dict.fromkeys(_WARPGROUPS, 1 << 10)
+"""Likewise of plans without mods that need any: as many as the tables say."""
 
 _COMPUTING: Final = {1: 200, 2: 188, 3: 128}
 """Likewise of plans whose score mod is more than a factor and terms that are added."""
@@ -100,22 +103,17 @@ def feasible(head_dims: tuple[int, int]) -> Iterator[Tiling]:
                 yield tiling
 
 
-def without_spills(plan: ForwardPlan) -> Tiling:
-    """Return the tiling of a plan, or the next smaller one that leaves its mods enough registers.
+def fitting(plan: ForwardPlan) -> Tiling:
+    """Return the tiling of a plan: of its head dims, and of what it computes.
 
-    What mods hold was found by compiling; fewer keys, and then fewer warpgroups, make room.
+    What mods hold was found by compiling; fewer keys, and then fewer warpgroups, make room.  What
+    is faster without a mask is taken only where there is room for it as it is.
     """
-    reads = any(_reads_for_each_score(node) for node in plan.score.nodes())
-    masked = plan.mask is not None
-    if _is_large(plan):
-        limits = _MASKED_AND_READING
-    elif masked or reads:
-        limits = _MASKED_AND_READING if masked and reads else _MASKED
-    elif plan.score.core is not None:
-        limits = _COMPUTING
-    else:
-        return plan.tiling
-    tiling = plan.tiling
+    limits, tiling = _limits(plan), plan.tiling
+    if plan.walk.source == "dense" and plan.mask is None and not plan.varlen:
+        unmasked = UNMASKED.get(plan.head_dims, tiling)
+        if _registers(plan.head_dims, unmasked) <= limits[unmasked.warpgroups]:
+            return unmasked
     while _registers(plan.head_dims, tiling) > limits[tiling.warpgroups]:
         if tiling.keys > _FEWEST_KEYS and limits[tiling.warpgroups]:
             tiling = replace(tiling, keys=tiling.keys - 16)
@@ -124,6 +122,17 @@ def without_spills(plan: ForwardPlan) -> Tiling:
         else:
             break
     return tiling
+
+
+def _limits(plan: ForwardPlan) -> dict[int, int]:
+    """Return how many registers may hold scores, probabilities and output, by warpgroups."""
+    reads = any(_reads_for_each_score(node) for node in plan.score.nodes())
+    masked = plan.mask is not None
+    if _is_large(plan) or (masked and reads):
+        return _MASKED_AND_READING
+    if masked or reads:
+        return _MASKED
+    return _NOTHING if plan.score.core is None else _COMPUTING
 
 
 def _registers(head_dims: tuple[int, int], tiling: Tiling) -> int:

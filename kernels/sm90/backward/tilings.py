@@ -1,7 +1,6 @@
 """The tilings of Hopper's backward kernel, for the head dims that were measured on an H200.
 
-Kept and checked in the form in which `benchmarks/h200_tilings.py` writes it; the values are from
-earlier measurements until `benchmarks/results/h200_tilings.json` exists.
+`benchmarks/h200_tilings.py` writes them, from `benchmarks/results/h200_tilings.json`.
 """
 
 from __future__ import annotations

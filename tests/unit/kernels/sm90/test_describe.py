@@ -11,8 +11,10 @@ from flexfa4.api import Options
 from flexfa4.kernels.architectures import named
 
 
-def told(score_mod: Any = None, options: Options | None = None, **call: Any) -> dict[str, str]:
-    plan = plan_of(score_mod, "q >= kv", Call(options=options, **call), "sm_90a")
+def told(
+    score_mod: Any = None, options: Options | None = None, mask: str | None = "q >= kv", **call: Any
+) -> dict[str, str]:
+    plan = plan_of(score_mod, mask, Call(options=options, **call), "sm_90a")
     return dict(named("sm_90a").describe(plan, "sm_90a"))
 
 
@@ -25,6 +27,7 @@ def test_emulated_exponentials_are_told_where_there_are_some() -> None:
 
 def test_the_row_of_the_table_is_named_or_the_model() -> None:
     assert told()["tiling"] == "row of the table: head dimensions 128, 128"
+    assert told(mask=None)["tiling"] == "row of the table: head dimensions 128, 128, without a mask"
     assert told(head_dim=80)["tiling"] == "found by the model: head dimensions 80, 80"
 
 

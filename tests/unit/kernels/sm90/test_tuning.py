@@ -13,7 +13,7 @@ from flexfa4.kernels.refusal import Refusal
 from flexfa4.kernels.request import ANY_TILE, Tile
 from flexfa4.kernels.sm90.forward.plan import ForwardPlan, Tiling
 from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY, plan_storage
-from flexfa4.kernels.sm90.forward.tilings import FORWARD
+from flexfa4.kernels.sm90.forward.tilings import FORWARD, UNMASKED
 from flexfa4.kernels.sm90.model import cycles_per_score
 from flexfa4.kernels.sm90.tuning import feasible, tiling_for
 from flexfa4.primitives.tile_walk import TileShape
@@ -111,6 +111,20 @@ def test_what_is_not_served_is_refused_with_what_would_be(
     ids=["small", "large", "a function of the score"],
 )
 def test_large_terms_get_tiles_of_fewer_keys(score_mod: str, keys: int) -> None:
-    plan = plan_of(score_mod, None, Call((128, 128)), "sm_90a")
+    plan = plan_of(score_mod, "q >= kv", Call((128, 128)), "sm_90a")
     assert isinstance(plan, ForwardPlan)
     assert plan.tiling == replace(FORWARD[128, 128], keys=keys)
+
+
+@pytest.mark.parametrize("head_dims", UNMASKED, ids=str)
+def test_calls_without_a_mask_have_rows_of_their_own(head_dims: tuple[int, int]) -> None:
+    def tiling(score_mod: str | None = None, mask: str | None = None) -> Tiling:
+        plan = plan_of(score_mod, mask, Call(head_dims), "sm_90a")
+        assert isinstance(plan, ForwardPlan)
+        return plan.tiling
+
+    assert tiling() == tiling("score * 2") == UNMASKED[head_dims] != FORWARD[head_dims]
+    assert tiling(mask="q >= kv") == FORWARD[head_dims]
+    # what has no room there is as with a mask
+    reading = [f"sin(kv * {i}.0) * cos(q * {i}.0)" for i in range(1, 9)]
+    assert tiling("score + " + " + ".join(reading)).warpgroups == FORWARD[head_dims].warpgroups
