@@ -145,6 +145,67 @@ def test_any_scale_is_served(scale: float) -> None:
     assert near(out, inputs, mask=causal, scale=scale)
 
 
+@pytest.mark.parametrize("name", ["packed", "heads that differ"])
+def test_four_query_heads_share_a_key_head(name: str) -> None:
+    masks = {"packed": causal, "heads that differ": lambda b, h, q, kv: q + 20 * h >= kv}
+    slopes = torch.rand(8)
+
+    def score_mod(s: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return s + slopes[h] * (kv - q)
+
+    inputs = drawn(2, 8, 70, 64, kv_len=150, kv_heads=2)
+    out, _ = run(inputs, block_mask=masks[name], score_mod=score_mod)
+    assert near(out, inputs, mask=masks[name], score_mod=score_mod)
+
+
+FAR: Final = 1 << 20  # from here on fp32 holds eighths of a position, and no finer parts
+
+
+def test_keys_at_positions_beyond_2_to_the_20_are_as_exact_as_at_the_first_ones() -> None:
+    near_by = drawn(1, 2, 70, 16, kv_len=333, kv_heads=1)
+    k, v = (torch.zeros(1, 1, FAR + 333, 16).bfloat16() for _ in range(2))
+    k[:, :, FAR:], v[:, :, FAR:] = near_by.k, near_by.v
+
+    def mods(first: int) -> dict[str, Any]:
+        def shown(b: Any, h: Any, q: Any, kv: Any) -> Any:
+            return (kv >= first + 77) & (q + first + 210 >= kv)
+
+        def score_mod(s: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+            distance = q + first + 210 - kv
+            return s - 0.01 * distance + torch.where(distance % 7 == 3, 1.0, 0.0)
+
+        return {"mask": shown, "score_mod": score_mod}
+
+    far = mods(FAR)
+    out, done = run(
+        Inputs(near_by.q, k, v, None), block_mask=far["mask"], score_mod=far["score_mod"]
+    )
+    assert near(out, near_by, **mods(0))
+    assert executed(done, "tcgen05.mma") < 100  # of the tiles that are seen alone
+
+
+@pytest.mark.full
+def test_queries_at_positions_beyond_2_to_the_20_are_as_exact_as_at_the_first_ones() -> None:
+    near_by = drawn(1, 1, 150, 16, kv_len=170)
+    q = torch.zeros(1, 1, FAR + 150, 16).bfloat16()
+    q[:, :, FAR:] = near_by.q
+
+    def mods(first: int) -> dict[str, Any]:
+        def shown(b: Any, h: Any, q: Any, kv: Any) -> Any:
+            return (q >= first) & (q - first + 20 >= kv)
+
+        def score_mod(s: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+            distance = q - first - kv
+            return s - 0.01 * distance + torch.where(distance % 7 == 3, 1.0, 0.0)
+
+        return {"mask": shown, "score_mod": score_mod}
+
+    far = mods(FAR)
+    out, _ = run(Inputs(q, *near_by[1:3], None), block_mask=far["mask"], score_mod=far["score_mod"])
+    assert not out[:, :, :FAR].any()
+    assert near(out[:, :, FAR:], near_by, **mods(0))
+
+
 # ---- halves --------------------------------------------------------------------------------------
 
 OF_SCORES, OF_VALUES = 64 // 16, 128 // 16  # products of a tile of 128 keys, for head dims of 64
