@@ -7,6 +7,7 @@
     search          all tilings that fit, ranked
     tilings         the table of the best ones; written by benchmarks/sm100_search.py
     model           how long a kernel takes: what the search ranks by
+    dispatch        how items reach blocks, and whether another way would be faster
     describe        a plan in words
     forward         the forward kernel: a folder of warp roles, composed of `primitives`
     backward        the backward kernels, likewise

@@ -8,6 +8,7 @@ from flexfa4.kernels.backward.describe import gradients_in_words
 from flexfa4.kernels.forward.architecture import Row
 from flexfa4.kernels.forward.describe import INPUTS, describe_variant, emulated_in_words
 from flexfa4.kernels.sm100.backward.architecture import BLACKWELL_BACKWARD
+from flexfa4.kernels.sm100.dispatch import describe_dispatch
 from flexfa4.kernels.sm100.forward.plan import ForwardPlan
 from flexfa4.kernels.sm100.forward.storage import SHARED_MEMORY
 from flexfa4.kernels.sm100.forward.tmem import COLUMNS
@@ -33,6 +34,7 @@ def describe_plan(plan: ForwardPlan, name: str) -> list[Row]:
         ),
         ("tiling", _tiling(plan, name)),
         *describe_variant(plan),
+        describe_dispatch(plan, name),
         (
             "shared memory",
             f"{storage.bytes} bytes of {SHARED_MEMORY}\n{_regions(storage.regions)}",
