@@ -60,8 +60,11 @@ def _tiling(plan: ForwardPlan, name: str) -> str:
         found += "; the tile is the user's choice"
     elif tiling.keys != choice.tiling.keys:
         found += f"; fewer keys than its {choice.tiling.keys}, so that the mod's registers suffice"
-    if tiling.emulated != choice.tiling.emulated:
+    if tiling.emulated != usual.emulated:
         found += "; the share of emulated exponentials is the user's choice"
+    elif tiling.emulated != choice.tiling.emulated:
+        found += f"; fewer exponentials emulated than its {choice.tiling.emulated.value:.1%},"
+        found += " so that its registers suffice"
     split = tiling.registers
     lines = (
         found,

@@ -28,6 +28,7 @@ from flexfa4.kernels.sm100.search import (
     ALIKE,
     BLOCKS,
     KEYS,
+    STEPS,
     Choice,
     best,
     class_of,
@@ -37,6 +38,7 @@ from flexfa4.kernels.sm100.search import (
     with_pairs,
 )
 from flexfa4.kernels.sm100.tilings import TABLE
+from flexfa4.primitives.exponentials import EmulatedFraction
 
 HEAD_DIM_STEP: Final = 16
 """Head dims are multiples of the depth of a product, whose 32 bytes are the narrowest swizzle."""
@@ -135,14 +137,16 @@ def usual_tiling(plan: ForwardPlan, name: str) -> Tiling:
     """
     tiling = _with_room(plan, choice_for(plan, name).tiling, name)
     if any(term.part is None for term in plan.score.terms) and tiling.emulated.numerator:
-        return replace(tiling, registers=_FOR_DISTANCES)
+        least = min(tiling.emulated, _FOR_DISTANCES[1], key=lambda share: share.value)
+        return replace(tiling, registers=_FOR_DISTANCES[0], emulated=least)
     return tiling
 
 
-_FOR_DISTANCES: Final = Registers(192, 72, 56)
-"""The softmax keeps the term of a mod that is linear in kv for 16 columns, a register each."""
+_FOR_DISTANCES: Final = Registers(192, 72, 56), EmulatedFraction(1, STEPS)
+"""The softmax keeps the term of a mod that is linear in kv for 16 columns, a register each; what is
+emulated holds registers, too, and with an eighth of the exponentials ptxas spills some."""
 
-_CROWDED: Final = ((12.0, 64), (3.0, 96))
+_CROWDED: Final = ((48.0, 32), (12.0, 64), (3.0, 96))
 """Instructions of a score mod for each score from which on tiles have so few keys: ptxas begins
 them for many columns at once, and with more keys it spills (found by compiling the case table).
 What a tile takes beside its scores is then spread over fewer of them, but the more a mod computes,
@@ -152,11 +156,13 @@ the less it weighs."""
 def _with_room(plan: ForwardPlan, tiling: Tiling, name: str) -> Tiling:
     """Return a tiling, or one of fewer keys that leaves the score mod enough registers.
 
-    Mods that compute with integers mostly read tables by them, and do so one by one.
+    Mods that compute with integers mostly read tables by them, and do so one by one; only those
+    that compute most need room.
     """
     mod = tile_of(replace(plan, tiling=tiling), name).mod
-    most = next((keys for least, keys in _CROWDED if mod.score.all >= least), tiling.keys)
-    if most >= tiling.keys or class_of(mod).name == "integers":
+    crowded = _CROWDED[:1] if class_of(mod).name == "integers" else _CROWDED
+    most = next((keys for least, keys in crowded if mod.score.all >= least), tiling.keys)
+    if most >= tiling.keys:
         return tiling
     fitting = feasible(plan.head_dims, mod, tiling.blocks)
     roomy = next((found for found in fitting if found.keys <= most), tiling)

@@ -81,18 +81,36 @@ def test_no_variant_uses_local_memory(variant: str, head_dims: tuple[int, int], 
     assert f".target {arch}" in kernel.ptx
 
 
+SPILLING = {
+    ("sm_100a", (192, 128)): {
+        "forgetting_gate", "mla_rope", "mla_rope_by_group", "packed_alibi_window", "rotary_part",
+        "sandwich",
+    },
+    ("sm_100a", (64, 128)): {"packed_alibi_window"},
+    ("sm_103a", (64, 64)): {"graphormer_edge"},
+}  # fmt: skip
+"""Cases that do, up to 632 bytes of a thread, mostly where keys and values differ in width: ptxas
+arranges the softmax differently there, though its text is the same but for addresses.  Fewer keys,
+other splits of registers and barriers between columns do not help."""
+
+
 @pytest.mark.full
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("head_dims", HEAD_DIMS, ids=str)
 @pytest.mark.parametrize("case", testing.CASES, ids=lambda case: case.name)
-def test_no_variant_of_the_case_table_uses_local_memory(case: Case) -> None:
-    sizes = replace(SIZES["packed"], dim=128, value_dim=128)
+def test_hardly_a_variant_of_the_case_table_uses_local_memory(
+    case: Case, head_dims: tuple[int, int], arch: str
+) -> None:
+    sizes = replace(SIZES["packed"], dim=head_dims[0], value_dim=head_dims[1])
     mods = case.make(sizes, Draw(torch.Generator().manual_seed(0)))
     made = Call(
-        128, heads=sizes.heads, kv_heads=sizes.kv_heads, batch=sizes.batch, q_len=sizes.q_len,
-        kv_len=sizes.kv_len, return_lse=True,
+        head_dims, heads=sizes.heads, kv_heads=sizes.kv_heads, batch=sizes.batch,
+        q_len=sizes.q_len, kv_len=sizes.kv_len, return_lse=True,
     )  # fmt: skip
-    plan = plan_of(mods.score_mod, mods.mask, made, "sm_100a")
+    plan = plan_of(mods.score_mod, mods.mask, made, arch)
     assert isinstance(plan, ForwardPlan)
-    assert not complaints(compiled(plan))
+    known = case.name in SPILLING.get((arch, head_dims), ())
+    assert bool(complaints(compiled(plan, arch))) == known
 
 
 @pytest.mark.full

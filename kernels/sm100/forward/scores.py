@@ -13,11 +13,13 @@ from typing import Any, Final
 import cutlass
 from cutlass import Float32, Int32, cute
 
-from flexfa4.kernels.emit.cost import loads_in_a_row
+from flexfa4.kernels.emit.cost import cost_of_mask, loads_in_a_row
 from flexfa4.kernels.emit.evaluator import TraceTime
 from flexfa4.kernels.emit.places import Columns, Row
 from flexfa4.kernels.emit.sites import MaskSite, ScoreSite
 from flexfa4.kernels.forward.parameters import Parameters
+from flexfa4.kernels.sm100.forward.plan import ForwardPlan
+from flexfa4.kernels.sm100.model import fragment_of
 from flexfa4.primitives import packed
 from flexfa4.primitives.column_limits import WORD, hide, hide_outside
 from flexfa4.primitives.registers import Numbers
@@ -25,7 +27,11 @@ from flexfa4.primitives.running_softmax import Ends
 from flexfa4.primitives.scheduler import Item
 from flexfa4.primitives.whole_row_softmax import Scaling
 
-_WORD_COLUMNS: Final = Columns(tuple(range(WORD)), WORD)
+_COSTLY: Final = 64.0
+"""Instructions of a mask for each score from which on it is evaluated for half a word at once:
+ptxas begins all columns together, and those of a whole word leave no registers for what is kept
+across tiles (found by compiling the case table)."""
+
 _SIGN: Final = 31  # the bit of an Int32 that positions do not have
 
 
@@ -52,7 +58,10 @@ class ItemScores(TraceTime):
         self._limits: tuple[Any, Any] | None = None
         self._mask: MaskSite | None = None
         if plan.mask is not None:
-            self._mask = parameters.mask_site(item.batch, shared, _WORD_COLUMNS).with_rows(own)
+            assert isinstance(plan, ForwardPlan)
+            self._columns = columns_at_once(plan)
+            columns = Columns(tuple(range(self._columns)), self._columns)
+            self._mask = parameters.mask_site(item.batch, shared, columns).with_rows(own)
         else:
             begin, end = parameters.limits(item.batch, self.head, self.query)
             self._limits = (None if plan.walk.from_first else begin, end)
@@ -71,7 +80,7 @@ class ItemScores(TraceTime):
         origin = kv_tile * self._plan.walk.shape.keys
         words: tuple[Int32, ...] = ()
         if masked and self._mask is not None:
-            words = _words(self._mask, origin, self._plan.walk.shape.keys)
+            words = _words(self._mask, origin, self._plan.walk.shape.keys, self._columns)
         limits = None
         if masked:
             begin, end = self._limits or (None, self._kv_len)
@@ -139,22 +148,37 @@ class TileScores(TraceTime):
             hide_outside(scores, *self.limits)
 
 
+def columns_at_once(plan: ForwardPlan) -> int:
+    """Return for how many columns a plan's mask is evaluated together: a word, or half of one."""
+    assert plan.mask is not None
+    cost = cost_of_mask(plan.mask, plan.mask_captures, fragment_of(plan))
+    return WORD // 2 if cost.all >= _COSTLY else WORD
+
+
 @cute.jit
-def _words(mask: MaskSite, origin: Int32, columns: int) -> tuple[Int32, ...]:
-    """Return a bit for each column of a tile that a mask shows, 32 at a time.
+def _words(mask: MaskSite, origin: Int32, columns: int, at_once: int) -> tuple[Int32, ...]:
+    """Return a bit for each column of a tile that a mask shows, 32 to a word.
 
     They are known before the products are, and do not take the registers that these will.
     """
     words = (Int32(0),) * (columns // WORD)
-    for i in cutlass.range(columns // WORD, unroll=1):
-        word = _word(mask.at_tile(origin + i * WORD, tail=True))
-        words = tuple([cutlass.select_(i == at, word, words[at]) for at in range(columns // WORD)])
+    of_word = WORD // at_once
+    for i in cutlass.range(columns // at_once, unroll=1):
+        bits = _bits(mask.at_tile(origin + i * at_once, tail=True), at_once)
+        if cutlass.const_expr(of_word == 1):
+            words = tuple([cutlass.select_(i == at, bits, word) for at, word in enumerate(words)])
+        else:
+            bits = bits << (i % of_word * at_once)
+            own = i // of_word
+            words = tuple(
+                [cutlass.select_(own == at, word | bits, word) for at, word in enumerate(words)]
+            )
     return words
 
 
-def _word(mask: MaskSite) -> Int32:
-    word = Int32(0)
-    for bit in range(WORD):
+def _bits(mask: MaskSite, columns: int) -> Int32:
+    bits = Int32(0)
+    for bit in range(columns):
         shown = cutlass.select_(mask.visible(0, bit), Int32(1 << bit), Int32(0))
-        word = word | Int32(shown)
-    return word
+        bits = bits | Int32(shown)
+    return bits

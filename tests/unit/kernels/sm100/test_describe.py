@@ -33,6 +33,8 @@ def test_head_dims_without_a_row_and_tiles_of_the_user_are_told_apart() -> None:
         assert "the user's choice" not in told(score_mod=tuned)["tiling"]
     crowded = told(score_mod="score + sin(q - kv) + cos(q + kv)")
     assert "fewer keys than its 128" in crowded["tiling"] and "96 keys" in crowded["tile"]
+    linear = told(score_mod="score + q - kv", head_dim=64)["tiling"]
+    assert "fewer exponentials emulated than its 12.5%" in linear and "emulated: 6.2%" in linear
     share = told(options=Options(emulated_exponentials=0.5))["tiling"]
     assert "the tile is" not in share and "exponentials is the user's choice" in share
 

@@ -74,9 +74,15 @@ def much_computed(work: int) -> Any:
 
 
 def test_mods_that_compute_much_get_fewer_keys_for_their_registers() -> None:
-    keys = [plan_of(much_computed(n)).tiling.keys for n in (1, 5)]
-    assert keys == [96, 64]
+    keys = [plan_of(much_computed(n)).tiling.keys for n in (1, 5, 12)]
+    assert keys == [96, 64, 32]
     assert plan_of(lambda s, b, h, q, kv: s + (q // 3 + kv // 5 + q * kv % 7)).tiling.keys == 128
+    assert plan_of(divided).tiling.keys == 32
+
+
+def divided(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+    """Return a score and much that is computed with integers."""
+    return score + sum((q + kv) // n % (n + kv) for n in (3, 5, 7, 11))
     assert plan_of(much_computed(5), tile=Tile(keys=128)).tiling.keys == 128
 
 
