@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sm100_static
 from blackwell.loops import dominators, natural_loops, registers_by_budget, softmax_loops
-from blackwell.measure import OURS, PEER, tensor_memory
+from blackwell.measure import OURS, PEER, blocks_together, operand_bytes, tensor_memory
 from blackwell.plans import plan_of
 from blackwell.report import MARKS, loops, written
 from blackwell.sass import Instruction, parsed
@@ -107,6 +107,23 @@ def test_columns_of_tensor_memory_are_read_from_the_allocation() -> None:
     text = "mov.b32 \t%r7, 512;\ntcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2], {};"
     assert tensor_memory(text.format("%r7")) == 512 and tensor_memory(text.format("256")) == 256
     assert tensor_memory(text.format("%r8")) is None and tensor_memory("ret;") is None
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_blocks_that_compute_together_are_read_from_the_products(blocks: int) -> None:
+    product = f"tcgen05.mma.cta_group::{blocks}.kind::f16 [%r1], %rd2, %rd3, %r4, p;"
+    assert blocks_together(f"{product}\n{product}") == blocks
+
+
+def test_what_products_read_of_shared_memory_is_what_the_paper_says(
+    results: dict[str, Any],
+) -> None:
+    """1536 cycles of 128 bytes for two halves, half of the keys and values less with two blocks."""
+    assert operand_bytes((128, 128), 1) == 1536 * 128
+    assert operand_bytes((128, 128), 2) == 1536 * 128 - 2 * 128 * 256 * 2 // 2
+    modelled = [row for row in results["rows"] if row.get("model")]
+    assert modelled
+    assert all(row["operand_bytes"] == row["model"]["shared_bytes"] for row in modelled)
 
 
 @pytest.fixture(scope="module")

@@ -76,6 +76,7 @@ def measured(case: Case) -> dict[str, Any]:
         "instructions": sum(1 for _ in kernel.instructions),
         "shared_memory": built.smem_bytes,
         "tensor_memory": tensor_memory(built.ptx),
+        "operand_bytes": operand_bytes(head_dims, blocks_together(built.ptx)),
         "registers": registers_by_budget(kernel),
         "spills": built.spills,
         "seconds": round(built.seconds, 2),
@@ -113,6 +114,30 @@ def tensor_memory(ptx: str) -> int | None:
         return int(found[1])
     moved = re.search(rf"mov\.[bu]32\s+{re.escape(found[1])},\s*(\d+);", ptx)
     return int(moved[1]) if moved else None
+
+
+_PRODUCT: Final = re.compile(r"tcgen05\.mma\.cta_group::(\d)")
+
+
+def blocks_together(ptx: str) -> int:
+    """Return how many blocks compute a product together, in all products of a kernel."""
+    (blocks,) = set(_PRODUCT.findall(ptx))
+    return int(blocks)
+
+
+def operand_bytes(head_dims: tuple[int, ...], blocks: int) -> int:
+    """Return what the products of a tile of 256 queries by 128 keys read of shared memory.
+
+    Each of two halves reads its queries, and the keys and values, of which each of several blocks
+    that compute together has a part; probabilities are in tensor memory (FlashAttention-4, arXiv
+    2603.05451, section 3.1).
+
+    Args:
+        head_dims: of q and k, and of v.
+        blocks: that compute a product together.
+    """
+    head_dim, head_dim_v = head_dims
+    return 2 * 2 * 128 * (head_dim + (head_dim + head_dim_v) // blocks)
 
 
 _SPILLED: Final = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")

@@ -62,10 +62,11 @@ def _compared(variant: str, name: str, mine: Row, other: Row | None) -> str:
 def kernels(rows: list[Row]) -> Iterator[str]:
     """Yield the table of whole kernels, at head dim 128 on sm_100a."""
     yield (
-        "| variant | provider | instructions | shared memory | tensor memory columns | registers"
-        " used of those asked for, by role | spilled bytes | compile, s of processors |"
+        "| variant | provider | instructions | shared memory | operands of a tile, KB |"
+        " tensor memory columns | registers used of those asked for, by role | spilled bytes |"
+        " compile, s of processors |"
     )
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|---|"
     for variant in _variants(rows):
         for provider in (OURS, PEER):
             row = _of(rows, provider, variant)
@@ -120,6 +121,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (
         str(row["instructions"]),
         str(row["shared_memory"]),
+        str(row["operand_bytes"] // 1024),
         "?" if columns is None else str(columns),
         used,
         str(row["spills"]),
