@@ -8,8 +8,8 @@
 A search is a pass at head dims (`hopper.tilings`: the candidates, and which of them is chosen).
 Its kernels are compiled by other processes, a core each, while those of the searches before it are
 measured: full and causal attention, in forward passes a window, too, calls alternating.  A
-candidate is left out whose kernel spills, cannot be compiled or launched, is the kernel of another
-one, or whose results are wrong.
+candidate is left out whose kernel spills, but for the present one, cannot be compiled or launched,
+is the kernel of another one, or whose results are wrong.
 
 Results are written after every search; what the limit did not leave time for is named, and what
 was measured before stays.
@@ -267,7 +267,7 @@ def entries_of(search: Search, kernels: Compiling, bench: Bench) -> list[Entry]:
     for variant in search.variants:
         if not bench.left:
             raise OutOfTimeError
-        fit = fit_of(kernels.of(variant, bench.left), variant, entries)
+        fit = fit_of(search, kernels.of(variant, bench.left), variant, entries)
         shape = bench.shape_for(search, variant)
         ground = Ground.of(search, variant, shape, bench.device)
         calls: dict[str, Call] = {}
@@ -305,11 +305,15 @@ def tried(ground: Ground, trial: Trial, digest: str) -> tuple[Call, str | None]:
 
 
 def fit_of(
-    kernels: dict[Tiling, AsyncResult[Made]], variant: str, entries: dict[Tiling, Entry]
+    search: Search,
+    kernels: dict[Tiling, AsyncResult[Made]],
+    variant: str,
+    entries: dict[Tiling, Entry],
 ) -> dict[Tiling, str]:
     """Return the candidates whose kernels may be launched, with the digests of these.
 
     Args:
+        search: whose they are.
         kernels: of the variant.
         variant: its name.
         entries: that what is known of the kernels is added to.
@@ -325,7 +329,7 @@ def fit_of(
             continue
         entry.setdefault("registers", {})[variant] = kernel.registers
         entry.setdefault("spills", {})[variant] = kernel.spills
-        if kernel.spills:
+        if kernel.spills and tiling != search.present:  # which others have to beat
             entry.setdefault("failed", f"{variant}: spills {kernel.spills} bytes")
         elif kernel.digest in found.values():
             entry.setdefault("failed", f"{variant}: the kernel is that of another candidate")

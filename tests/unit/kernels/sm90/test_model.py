@@ -15,7 +15,7 @@ from flexfa4.kernels.architectures import architecture
 from flexfa4.kernels.forward.call import PlannedCall
 from flexfa4.kernels.forward.function import planned
 from flexfa4.kernels.forward.model import Visited, items_of
-from flexfa4.kernels.request import Inputs, Request
+from flexfa4.kernels.request import Choices, Inputs, Request, Tile
 from flexfa4.kernels.sm90 import model
 from flexfa4.kernels.sm90.forward.plan import ForwardPlan, Tiling
 from flexfa4.kernels.sm90.model import MULTIPROCESSORS, seconds, tile_time
@@ -42,7 +42,7 @@ def call_of(
         blocks = made.blocks_on(CPU)
     call = planned(
         architecture("sm90"),
-        Request(score, blocks, 0.1, frozenset(), False),
+        Request(score, blocks, 0.1, frozenset(), False, Choices(tile=Tile(128, 128))),
         inputs,
         False,
         "sm_90a",
