@@ -17,6 +17,10 @@ from hopper.providers import OURS, PROVIDERS, Prepared, Problem
 from hopper.variants import VARIANTS, Shape
 
 import flexfa4
+from flexfa4.kernels.backward.call import Wishes, plan_backward
+from flexfa4.kernels.backward.waiting import simulated
+from flexfa4.kernels.request import Inputs, Request
+from flexfa4.kernels.sm90.backward.architecture import HOPPER_BACKWARD
 
 CPU = torch.device("cpu")
 SMALL = Shape(2, 4, 2, 200, 16, 8)
@@ -42,6 +46,45 @@ def test_flops_count_five_products() -> None:
     given = backward.cases()["causal-d192-128"]
     visible = VARIANTS["causal"].visible(given.case.shape)
     assert given.tflop * 1e12 == 2 * (3 * 192 + 2 * 128) * 16 * visible
+
+
+# ---- turns, by simulation ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "measured"),
+    [
+        ("full", 0.945),
+        ("causal", 0.917),
+        ("window-1024", 0.873),
+        ("documents", 0.881),
+        ("causal-d64", 0.966),
+        ("causal-d192-128", 0.956),
+    ],
+)
+def test_the_speed_with_turns_is_simulated_within_five_points(name: str, measured: float) -> None:
+    """What was measured is in docs/notes/h200.md, relative to the speed without turns."""
+    case = backward.cases()[name].case
+    shape, one = case.shape, torch.empty(1, dtype=torch.bfloat16)
+    heads = (shape.heads, shape.kv_heads, shape.kv_heads)
+    dims = (shape.dim, shape.dim, shape.value_dim)
+    q, k, v = (
+        one.expand(shape.batch, h, shape.length, dim) for h, dim in zip(heads, dims, strict=True)
+    )
+    mods, blocks = VARIANTS[case.variant].make(shape, one.device), None
+    if mods.mask is not None:
+        batch = shape.batch if mods.mask_by_batch else None
+        sizes = {"q_len": shape.length, "kv_len": shape.length}
+        made = flexfa4.create_block_mask(mods.mask, batch=batch, **sizes)
+        blocks = made.blocks_on(one.device)
+    inputs, request = Inputs(q, k, v, None), Request(None, blocks, 1.0, frozenset(), False)
+    in_turns, free = (
+        plan_backward(HOPPER_BACKWARD, inputs, request, Wishes(frozenset(), False, deterministic))
+        for deterministic in (True, False)
+    )
+    assert in_turns is not None and free is not None
+    found = simulated(in_turns, free, inputs, HOPPER_BACKWARD.multiprocessors, blocks)
+    assert found.ratio == pytest.approx(measured, abs=0.05)
 
 
 # ---- the check of gradients ----------------------------------------------------------------------

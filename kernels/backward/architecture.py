@@ -7,11 +7,28 @@ work is cut, which plans there are and what is traced for them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from flexfa4.kernels.backward.plan import GradientPlan, PostprocessPlan
+from flexfa4.kernels.blocks.ranks import LATENCY, MASKED
 from flexfa4.kernels.blocks.walk import Walk
 from flexfa4.kernels.emit.gradient import GradientProgram
+
+
+@dataclass(frozen=True)
+class TurnCosts:
+    """What turns cost, in visits of a tile without them: as assumed where nothing was measured.
+
+    Attributes:
+        latency: from the end of a turn until the next one may begin.
+        masked: a visit with the limits of each key applied.
+        visit: a visit whose part is added at its turn, if nobody has to wait.
+    """
+
+    latency: float = LATENCY
+    masked: float = MASKED
+    visit: float = 1.0
 
 
 class BackwardKernels(ABC):
@@ -21,10 +38,12 @@ class BackwardKernels(ABC):
         cached_bytes: of the L2 cache, what queries and their gradients of a section of heads may
             take.
         multiprocessors: of the GPU that the order of work is made for.
+        turn_costs: by which `flexfa4.kernels.backward.waiting` predicts how long launches take.
     """
 
     cached_bytes: ClassVar[int]
     multiprocessors: ClassVar[int]
+    turn_costs: ClassVar[TurnCosts] = TurnCosts()
 
     def together(self, tiling: Any) -> int:
         """Return how many blocks have an item together."""

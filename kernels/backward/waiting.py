@@ -3,7 +3,8 @@
 A simulation of a launch: blocks take up items in the order of work, and add to tiles of dQ in turns
 (`primitives.turn_order`).  Beside it stands the same work without turns (`primitives.makespan`), in
 the order in which it is then done, and with turns in that order.  Times are in visits of a tile of
-queries; of what a visit costs it is only known whether the mask is applied, and nothing of caches.
+queries; of what a visit costs it is only known whether the mask is applied and whether there are
+turns (`TurnCosts`), and nothing of caches.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from flexfa4.frontend.masks.structure import MaskBlocks
+from flexfa4.kernels.backward.architecture import TurnCosts
 from flexfa4.kernels.backward.call import PlannedBackward, order_numbers
-from flexfa4.kernels.blocks.ranks import LATENCY, MASKED
 from flexfa4.kernels.blocks.walk import Walk, visits_in_lists
 from flexfa4.kernels.request import Inputs
 from flexfa4.primitives.arithmetic import PLAIN
@@ -34,12 +35,14 @@ class Launches:
         in_turns: with turns, in the order of work that goes with them.
         naive: with turns in the orders, of items and of their visits, that there are without.
         masked: with turns, all visits are made as if they needed the mask.
+        costs: of turns.
     """
 
     free: float
     in_turns: float
     naive: float
     masked: bool
+    costs: TurnCosts
 
     @property
     def stall(self) -> float:
@@ -54,7 +57,8 @@ class Launches:
     @property
     def ratio(self) -> float:
         """The speed with turns, as a part of that without."""
-        return self.free / self.in_turns / (MASKED if self.masked else 1)
+        more = self.costs.visit * (self.costs.masked if self.masked else 1)
+        return self.free / self.in_turns / more
 
 
 def simulated(
@@ -76,7 +80,7 @@ def simulated(
     kernels, tiling = in_turns.kernels, in_turns.main.tiling
     assert tiling.queries == free.main.tiling.queries and tiling.keys == free.main.tiling.keys
     workers = multiprocessors // kernels.together(tiling)
-    ahead = kernels.visits_ahead(in_turns.main)
+    ahead, costs = kernels.visits_ahead(in_turns.main), kernels.turn_costs
     walk = in_turns.walk
     chosen = list(_lines(walk, in_turns, inputs))
     if walk.plan.source == "listed":
@@ -86,9 +90,10 @@ def simulated(
     other = list(_lines(walk, free, inputs))
     return Launches(
         makespan(map(len, other), workers),
-        ordered_makespan(chosen, workers, LATENCY, ahead=ahead),
-        ordered_makespan(other, workers, LATENCY, ahead=ahead),
+        ordered_makespan(chosen, workers, costs.latency, ahead=ahead),
+        ordered_makespan(other, workers, costs.latency, ahead=ahead),
         _all_masked(in_turns.walk),
+        costs,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flexfa4.kernels.backward.architecture import BackwardKernels
+from flexfa4.kernels.backward.architecture import BackwardKernels, TurnCosts
 from flexfa4.kernels.backward.plan import GradientPlan, PostprocessPlan
 from flexfa4.kernels.blocks.walk import Walk
 from flexfa4.kernels.emit.gradient import GradientProgram
@@ -18,6 +18,7 @@ class HopperBackward(BackwardKernels):
 
     cached_bytes = 24 << 20  # of 50 MB
     multiprocessors = 132
+    turn_costs = TurnCosts(latency=0.75, masked=1.08, visit=1.04)  # docs/notes/h200.md
 
     def tiling(self, head_dims: tuple[int, int], score: GradientProgram) -> Tiling | None:
         """See `BackwardKernels.tiling`."""
