@@ -68,8 +68,8 @@ void Machine::work(Counters& counted) {
   const uint32_t room = std::max(1u, options.sms / shape.cluster.count() / options.workers);
   const uint32_t usual = std::min(mixed ? 2u : 1u, room);
   std::vector<std::unique_ptr<Cluster>> resident;
-  std::vector<char> spun;  // which of them have, since anything changed: short turns are too few for
-                           // all to do so in the same round
+  // Which of them have only spun since anything changed: in short turns not all do in one round.
+  std::vector<char> spun;
   uint64_t vain = 0;  // times that every cluster only spun, since anything changed anywhere
   uint64_t seen = 0;
   while (!stop_) {
