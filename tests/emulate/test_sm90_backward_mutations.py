@@ -1,7 +1,7 @@
 """Mutation tests of the Hopper backward kernel: all that puts things in order is needed, or known.
 
 As for the forward kernel (`test_sm90_mutations`).  Two tiles of keys add to each tile of dQ, so
-that sums are the same in whichever order they are made.
+that sums are the same in whichever order they are made; three where they are made in turns.
 """
 
 from __future__ import annotations
@@ -69,10 +69,12 @@ class Consuming:
     Attributes:
         tiling: that has it.
         survivors: which mutants survive, and the path that remains, by edit.
+        in_turns: sums have the same bits on every run.
     """
 
     tiling: Tiling
     survivors: dict[str, dict[str, str]] = field(repr=False)
+    in_turns: bool = False
 
 
 def numbered(opcode: str, numbers: Iterable[int], reason: str) -> dict[str, str]:
@@ -105,17 +107,32 @@ ASYNCHRONOUS: Final = (
     " come behind"
 )
 
-LAGGED: Final = {
-    **roles(7),
-    **numbered(FENCE, (2, 3, 4, 6, 7, 8, 9, 11), ONE_FENCE),
-    f"{MBARRIER} 7": NUMBER_IS_TAKEN,
-}
+AT_ONCE_TO_US: Final = (
+    "a GPU needs it, for a part leaves shared memory before it arrives: the emulator does both at"
+    " once, and to it additions that nothing puts in order are no race"
+)
+
+
+def lagged(warp_barriers: int) -> dict[str, str]:
+    """Return what is not needed where the product for dQ comes a tile later."""
+    return {
+        **roles(warp_barriers),
+        **numbered(FENCE, (2, 3, 4, 6, 7, 8, 9, 11), ONE_FENCE),
+        f"{MBARRIER} 7": NUMBER_IS_TAKEN,
+    }
+
+
+LAGGED: Final = lagged(7)
 
 FINISHED: Final = {
     **LAGGED,
     "bar.warp.sync 8": ONE_AGENT,
     "fence.proxy.async.global 1": ASYNCHRONOUS,
 }
+
+UNSEEN: Final = {"cp.async.bulk.wait_group 1": AT_ONCE_TO_US}
+
+IN_TURNS: Final = {**lagged(6), **UNSEEN, "fence.proxy.async.global 1": ASYNCHRONOUS}
 
 SHARED: Final = {
     **numbered("bar.warp.sync", range(1, 7), ONE_AGENT),
@@ -196,6 +213,11 @@ CONSUMERS: Final = {
         Tiling(64, 128, kv_stages=1, staged=True, lagged=True, finishes=True),
         {"without": FINISHED, "weaker": {}},
     ),
+    "a tile later, in turns": Consuming(
+        Tiling(64, 128, kv_stages=1, staged=True, lagged=True),
+        {"without": IN_TURNS, "weaker": UNSEEN},
+        in_turns=True,
+    ),
 }
 
 QUICK: Final = ("by outboxes", "finished")
@@ -205,7 +227,9 @@ QUICK: Final = ("by outboxes", "finished")
 @functools.cache
 def launches(name: str) -> list[RecordedLaunch]:
     """Return launches: blocks with many tiles of queries, and blocks with many items of one."""
-    tiling = CONSUMERS[name].tiling
+    tiling, in_turns = CONSUMERS[name].tiling, CONSUMERS[name].in_turns
+    # with turns, a mask by which not all visits are made alike, and sums whose order shows
+    mask, tiles = ("kv < 300", 3) if in_turns else ("q + 40 >= kv", 2)
 
     def call(heads: int, q_len: int, kv_len: int) -> Any:
         draw = torch.Generator().manual_seed(1)
@@ -213,11 +237,12 @@ def launches(name: str) -> list[RecordedLaunch]:
         k, v = torch.randn(2, 1, heads, kv_len, DIM, generator=draw).bfloat16()
         leaves = [x.requires_grad_() for x in (q, k, v)]
         with poisoned_memory():
-            out = flexfa4.attention(*leaves, block_mask="q + 40 >= kv", backend="sm90")
+            chosen = {"block_mask": mask, "deterministic": in_turns}
+            out = flexfa4.attention(*leaves, **chosen, backend="sm90")
             torch.autograd.grad(out, leaves, do)
 
     # more full tiles in a row than the rings have stages
-    long = functools.partial(call, 2, 364, 2 * tiling.keys - 20)
+    long = functools.partial(call, 2, 364, tiles * tiling.keys - 20)
     short = functools.partial(call, 5, 40, 20)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuning, "BACKWARD", {(DIM, DIM): tiling})
