@@ -237,7 +237,7 @@ def launches(name: str) -> list[RecordedLaunch]:
         k, v = torch.randn(2, 1, heads, kv_len, DIM, generator=draw).bfloat16()
         leaves = [x.requires_grad_() for x in (q, k, v)]
         with poisoned_memory():
-            chosen = {"block_mask": mask, "deterministic": in_turns}
+            chosen: dict[str, Any] = {"block_mask": mask, "deterministic": in_turns}
             out = flexfa4.attention(*leaves, **chosen, backend="sm90")
             torch.autograd.grad(out, leaves, do)
 
