@@ -17,10 +17,8 @@ from hopper.providers import OURS, PROVIDERS, Prepared, Problem
 from hopper.variants import VARIANTS, Shape
 
 import flexfa4
-from flexfa4.kernels.backward.call import Wishes, plan_backward
-from flexfa4.kernels.backward.waiting import simulated
-from flexfa4.kernels.request import Inputs, Request
 from flexfa4.kernels.sm90.backward.architecture import HOPPER_BACKWARD
+from tests.simulated_turns import launches, tensors
 
 CPU = torch.device("cpu")
 SMALL = Shape(2, 4, 2, 200, 16, 8)
@@ -65,25 +63,14 @@ def test_flops_count_five_products() -> None:
 def test_the_speed_with_turns_is_simulated_within_five_points(name: str, measured: float) -> None:
     """What was measured is in docs/notes/h200.md, relative to the speed without turns."""
     case = backward.cases()[name].case
-    shape, one = case.shape, torch.empty(1, dtype=torch.bfloat16)
-    heads = (shape.heads, shape.kv_heads, shape.kv_heads)
-    dims = (shape.dim, shape.dim, shape.value_dim)
-    q, k, v = (
-        one.expand(shape.batch, h, shape.length, dim) for h, dim in zip(heads, dims, strict=True)
-    )
-    mods, blocks = VARIANTS[case.variant].make(shape, one.device), None
+    shape, mask = case.shape, None
+    mods = VARIANTS[case.variant].make(shape, CPU)
     if mods.mask is not None:
         batch = shape.batch if mods.mask_by_batch else None
         sizes = {"q_len": shape.length, "kv_len": shape.length}
-        made = flexfa4.create_block_mask(mods.mask, batch=batch, **sizes)
-        blocks = made.blocks_on(one.device)
-    inputs, request = Inputs(q, k, v, None), Request(None, blocks, 1.0, frozenset(), False)
-    in_turns, free = (
-        plan_backward(HOPPER_BACKWARD, inputs, request, Wishes(frozenset(), False, deterministic))
-        for deterministic in (True, False)
-    )
-    assert in_turns is not None and free is not None
-    found = simulated(in_turns, free, inputs, HOPPER_BACKWARD.multiprocessors, blocks)
+        mask = flexfa4.create_block_mask(mods.mask, batch=batch, **sizes)
+    heads, dims = (shape.heads, shape.kv_heads), (shape.dim, shape.value_dim)
+    found = launches(HOPPER_BACKWARD, tensors(shape.batch, heads, shape.length, dims), mask)
     assert found.ratio == pytest.approx(measured, abs=0.05)
 
 

@@ -1,6 +1,6 @@
 """The tilings of Hopper's backward kernel, for the head dims that were measured on an H200.
 
-`benchmarks/h200_tilings.py` writes them, from `benchmarks/results/h200_tilings.json`.
+`benchmarks/h200_tilings.py` writes them; `docs/notes/h200.md` says what they were measured by.
 """
 
 from __future__ import annotations

@@ -9,11 +9,10 @@ import torch
 
 import flexfa4
 from flexfa4.kernels.backward.architecture import BackwardKernels
-from flexfa4.kernels.backward.call import Wishes, plan_backward
-from flexfa4.kernels.backward.waiting import Launches, simulated
-from flexfa4.kernels.request import Inputs, Request
+from flexfa4.kernels.backward.waiting import Launches
 from flexfa4.kernels.sm90.backward.architecture import HOPPER_BACKWARD
 from flexfa4.kernels.sm100.backward.architecture import BLACKWELL_BACKWARD
+from tests import simulated_turns
 
 LENGTH = 8192
 ARCHITECTURES = pytest.mark.parametrize(
@@ -28,19 +27,12 @@ def launches(
     multiprocessors: int | None = None,
     heads: tuple[int, int] = (8, 8),
 ) -> Launches:
-    one = torch.empty(1, dtype=torch.bfloat16)
-    q, k, v = (one.expand(2, h, LENGTH, 128) for h in (heads[0], heads[1], heads[1]))
-    blocks = None
+    made = None
     if mask is not None:
         made = flexfa4.create_block_mask(mask, q_len=LENGTH, kv_len=LENGTH)
-        blocks = made.blocks_on(q.device)
-    inputs, request = Inputs(q, k, v, None), Request(None, blocks, 1.0, frozenset(), False)
-    in_turns, free = (
-        plan_backward(kernels, inputs, request, Wishes(frozenset(), False, deterministic))
-        for deterministic in (True, False)
+    return simulated_turns.launches(
+        kernels, simulated_turns.tensors(2, heads, LENGTH), made, multiprocessors
     )
-    assert in_turns is not None and free is not None
-    return simulated(in_turns, free, inputs, multiprocessors or kernels.multiprocessors, blocks)
 
 
 def documents(b: Any, h: Any, q: Any, kv: Any) -> Any:
