@@ -162,7 +162,7 @@ def registers_of(keys: int, mod: Mod = _PLAIN) -> Registers:
     A thread of softmax holds its row's scores, some of the probabilities that replace them, and
     what a mod computes with; the correction moves columns of the output in groups; the others find
     tiles by closed forms that read tables.  With these numbers, and the keys that `usual_tiling`
-    gives to mods that compute much, hardly a variant spills
+    gives to mods that compute much, no variant spills
     (`tests/compile/test_sm100_forward.py`).
     """
     softmax = keys + keys // 4 + 24

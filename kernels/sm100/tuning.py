@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from flexfa4.kernels.emit.cost import loads_in_a_row
 from flexfa4.kernels.emit.errors import KernelLimitError
 from flexfa4.kernels.forward.support import refused_head_dims as refused_multiples
 from flexfa4.kernels.refusal import Refusal
@@ -38,7 +39,7 @@ from flexfa4.kernels.sm100.search import (
     with_pairs,
 )
 from flexfa4.kernels.sm100.tilings import TABLE
-from flexfa4.primitives.exponentials import EmulatedFraction
+from flexfa4.primitives.exponentials import NONE_EMULATED, EmulatedFraction
 
 HEAD_DIM_STEP: Final = 16
 """Head dims are multiples of the depth of a product, whose 32 bytes are the narrowest swizzle."""
@@ -137,20 +138,34 @@ def usual_tiling(plan: ForwardPlan, name: str) -> Tiling:
     """
     tiling = _with_room(plan, choice_for(plan, name).tiling, name)
     if any(term.part is None for term in plan.score.terms) and tiling.emulated.numerator:
-        least = min(tiling.emulated, _FOR_DISTANCES[1], key=lambda share: share.value)
+        most = NONE_EMULATED if _keeps_visibility(plan) else _FOR_DISTANCES[1]
+        least = min(tiling.emulated, most, key=lambda share: share.value)
         return replace(tiling, registers=_FOR_DISTANCES[0], emulated=least)
     return tiling
 
 
 _FOR_DISTANCES: Final = Registers(192, 72, 56), EmulatedFraction(1, STEPS)
 """The softmax keeps the term of a mod that is linear in kv for 16 columns, a register each; what is
-emulated holds registers, too, and with an eighth of the exponentials ptxas spills some."""
+emulated holds registers, too, and with an eighth of the exponentials ptxas spills some.  Where it
+keeps what a mask has read as well, it spills with any that are emulated."""
+
+
+def _keeps_visibility(plan: ForwardPlan) -> bool:
+    """Return whether the softmax keeps what a mask has read: bits of a tile, or a row's limits."""
+    interval = plan.walk.interval
+    return plan.mask is not None or (interval is not None and bool(interval.graph.buffers))
+
 
 _CROWDED: Final = ((48.0, 32), (12.0, 64), (3.0, 96))
 """Instructions of a score mod for each score from which on tiles have so few keys: ptxas begins
 them for many columns at once, and with more keys it spills (found by compiling the case table).
 What a tile takes beside its scores is then spread over fewer of them, but the more a mod computes,
 the less it weighs."""
+
+_FOR_CHAINS: Final = 32, Registers(152, 104, 104)
+"""Keys of a tile whose mod reads by what it has read, and registers then.  Of one such mod with all
+usual head dims, nothing spills with 144 to 160 registers for the softmax; with 136 all do, and with
+168 or more some: it seems that ptxas begins as many reads as there are registers for."""
 
 
 def _with_room(plan: ForwardPlan, tiling: Tiling, name: str) -> Tiling:
@@ -166,6 +181,9 @@ def _with_room(plan: ForwardPlan, tiling: Tiling, name: str) -> Tiling:
         return tiling
     fitting = feasible(plan.head_dims, mod, tiling.blocks)
     roomy = next((found for found in fitting if found.keys <= most), tiling)
+    keys, registers = _FOR_CHAINS
+    if roomy.keys == keys and loads_in_a_row(plan.score) > 1:
+        roomy = replace(roomy, registers=registers)
     return replace(roomy, emulated=tiling.emulated)
 
 

@@ -11,7 +11,7 @@ in order: scores may take the place of the probabilities that the product in fro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import cutlass
 from cutlass import Boolean, Int32, cute
@@ -22,9 +22,16 @@ from flexfa4.kernels.sm100.forward.load import Rings
 from flexfa4.kernels.sm100.forward.plan import ForwardPlan
 from flexfa4.kernels.sm100.forward.storage import DEPTH, ROWS
 from flexfa4.kernels.sm100.forward.tmem import HALVES
+from flexfa4.kernels.sm100.search import KEYS
 from flexfa4.primitives import tcgen05, tmem
 from flexfa4.primitives.pipeline import Position
 from flexfa4.primitives.tcgen05 import SharedTile, TensorTile
+
+_TOGETHER: Final = 8
+"""Products of scores in one piece of code, at most, where a mod leaves the softmax no registers to
+spare: ptxas makes the descriptors of all products of a piece first, four uniform registers of a
+warp's 80 for each.  With twelve, which a head dim of 192 takes, it spills what the softmax keeps,
+and without them it does not (found by compiling the case table)."""
 
 
 class Progress:
@@ -150,22 +157,37 @@ class Products:
         """Issue the scores of a half, if it sees the tile."""
         if bit(now, half):
             stages = self._stages(at, self.plan.storage.k_parts)
-            with cute.arch.elect_one():
-                self._multiply_scores(half, stages)
-                tcgen05.commit(self.barriers.at("scores", half), self._blocks)
+            pieces = self._pieces()
+            shared = self.shared
+            if cutlass.const_expr(len(pieces) > 1):
+                # not known to be constant, or descriptors of Q would be kept for the whole walk
+                shared = cute.arch.make_warp_uniform(shared)
+            for i in cutlass.range_constexpr(len(pieces)):
+                with cute.arch.elect_one():
+                    self._multiply_scores(half, shared, stages, pieces[i])
+                    if cutlass.const_expr(i == len(pieces) - 1):
+                        tcgen05.commit(self.barriers.at("scores", half), self._blocks)
 
-    def _multiply_scores(self, half: int, stages: list[Int32]) -> None:
+    def _pieces(self) -> list[range]:
+        """Return which parts of K are multiplied in one piece of code, in order.
+
+        All are, but where a mod has made tiles of fewer keys, for its registers.
+        """
+        parts, steps = self.plan.storage.k_parts, self.plan.storage.k.columns // DEPTH
+        crowded = self.plan.tiling.keys < KEYS[0]
+        together = max(1, _TOGETHER // steps) if crowded else parts
+        return [range(parts)[first : first + together] for first in range(0, parts, together)]
+
+    def _multiply_scores(self, half: int, shared: Int32, stages: list[Int32], parts: range) -> None:
         storage, memory = self.plan.storage, self.plan.tensor_memory
         q, k = storage.q, storage.k
         kind = self._instruction(k.rows, b_is_transposed=False)
         steps = k.columns // DEPTH
-        for part, stage in enumerate(stages):
+        for part in parts:
             # a part of K has whole slabs: those of Q that belong to it
             skipped = part * k.slabs * q.rows * q.swizzle
-            a = SharedTile(
-                self.shared + (storage.q_at + half * q.bytes + skipped), q.rows, q.swizzle
-            )
-            b = SharedTile(stage, k.rows, k.swizzle)
+            a = SharedTile(shared + (storage.q_at + half * q.bytes + skipped), q.rows, q.swizzle)
+            b = SharedTile(stages[part], k.rows, k.swizzle)
             target = self.address + memory.scores[half]
             tcgen05.issue(kind, target, a, b, range(steps), part > 0, self._blocks)
 

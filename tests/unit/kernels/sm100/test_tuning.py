@@ -86,6 +86,26 @@ def divided(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
     assert plan_of(much_computed(5), tile=Tile(keys=128)).tiling.keys == 128
 
 
+def test_mods_that_read_by_what_they_read_leave_the_softmax_fewer_registers() -> None:
+    table = torch.arange(512)
+
+    def chained(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return divided(score, b, h, q, kv) + table[table[kv]]
+
+    once, twice = plan_of(divided).tiling, plan_of(chained).tiling
+    assert once.keys == twice.keys == 32
+    assert twice.registers.softmax < once.registers.softmax
+
+
+def test_distances_beside_a_mask_of_scores_emulate_no_exponentials() -> None:
+    linear = "score + q - kv"
+    closed, evaluated = (
+        plan_of(linear, (64, 64), mask=mask).tiling.emulated
+        for mask in ("q >= kv", "kv % 3 != q % 5")
+    )
+    assert closed.value > evaluated.value == 0
+
+
 def test_other_head_dims_are_searched_when_they_are_planned() -> None:
     row = choice_for(plan_of(dims=(80, 48)), "sm_100a")
     assert not is_tabled(row) and row.tiling.keys == 128
