@@ -93,7 +93,8 @@ def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'flexfa4' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"flexfa4.{home}"), name)
+    with importlib.import_module("flexfa4.collector").no_collection():
+        value = getattr(importlib.import_module(f"flexfa4.{home}"), name)
     globals()[name] = value
     return value
 

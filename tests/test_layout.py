@@ -18,7 +18,7 @@ LEAVES = ("flexfa4.errors", "flexfa4.config", "flexfa4.counters")
 # Each layer: the folder that holds it, and the packages its modules may import.
 FRONTEND = ("flexfa4.frontend", *LEAVES)
 PRIMITIVES = ("flexfa4.primitives", *FRONTEND)
-KERNELS = ("flexfa4.kernels", "flexfa4.emulator", *PRIMITIVES)
+KERNELS = ("flexfa4.kernels", "flexfa4.emulator", "flexfa4.collector", *PRIMITIVES)
 LAYERS = {
     "frontend": FRONTEND,
     "primitives": PRIMITIVES,

@@ -21,12 +21,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from flexfa4.collector import no_collection
 from flexfa4.config import cache_folder
 from flexfa4.counters import count
 from flexfa4.kernels.cache.entry import FORM, EntryError, read_entry, write_entry
 from flexfa4.kernels.cache.keys import key_of
 from flexfa4.kernels.cache.locks import locked
-from flexfa4.kernels.compile.collector import no_collection
 from flexfa4.kernels.compile.compiled_kernel import CompiledKernel
 
 KEPT_DAYS: Final = 90  # that a file stays unused

@@ -8,7 +8,6 @@
     cubin             what machine code says of itself: registers, stack, parameters
     traced            what CuTe-DSL traced: the launch, the tensor maps of its parameters
     cute              one compilation by CuTe-DSL, without a GPU and without its settings
-    collector         compiling without Python's garbage collector
     compiler          `compile_kernel`: compile, check, and say what went wrong
     errors            the texts for that
 

@@ -123,7 +123,8 @@ class Frame(TraceTime):
         self._outer: Frame | None = None
         self._kept: dict[tuple[Any, Place], Any] = {}
 
-    def _inner(self) -> Frame:
+    def inside(self) -> Frame:
+        """Return a frame that knows what this one does; what it computes itself is its own."""
         made = object.__new__(Frame)
         made.__dict__.update(self.__dict__)
         made._outer, made._kept = self, {}
@@ -134,7 +135,7 @@ class Frame(TraceTime):
 
         Positions past the end count as the last one, so that what is read for them exists.
         """
-        made = self._inner()
+        made = self.inside()
         kind = self.machine(self._line)
         last = arith.subi(self._length(self._line, kind), constant(kind, 1))
         positions = [arith.minsi(make.unwrap(row.position, kind), last) for row in rows]
@@ -148,7 +149,7 @@ class Frame(TraceTime):
             origin: the position of the thread's first column.
             tail: columns past the end are possible; what is read for them is the last one's.
         """
-        made = self._inner()
+        made = self.inside()
         kind = self.machine(self._along)
         made._origin = make.unwrap(origin, kind)
         if tail:

@@ -82,6 +82,10 @@ class ScoreSite(TraceTime):
         made._frame.issue_loads(*self.program.nodes())
         return made
 
+    def inside(self) -> ScoreSite:
+        """Return the site in a branch or loop: what is computed there is not known outside."""
+        return self._at(self._frame.inside())
+
     def factor(self, row: int) -> Float32:
         """Return the factor of a row in base 2: positive."""
         return Float32(self._raw_factor(row))
@@ -278,6 +282,10 @@ class MaskSite(TraceTime):
         made = self._at(self._frame.at_tile(origin, tail))
         made._frame.issue_loads(self.program.root)
         return made
+
+    def inside(self) -> MaskSite:
+        """Return the site in a branch or loop; see `ScoreSite.inside`."""
+        return self._at(self._frame.inside())
 
     def visible(self, row: int, column: int, also: Boolean | None = None) -> Boolean:
         """Return whether the mask shows a score.

@@ -145,8 +145,7 @@ class FlexBackend(DifferentiableBackend):
             mask = _values(self.mask, _NOTHING, blocks.values.symbols, made.mask, device)
         with contextlib.ExitStack() as contexts:
             contexts.enter_context(_outside_ops())
-            if not differentiable:
-                contexts.enter_context(torch.no_grad())
+            contexts.enter_context(_gradients_at_once() if differentiable else torch.no_grad())
             if torch._C._is_any_autocast_enabled():
                 contexts.enter_context(torch.autocast(device.type, enabled=False))
             try:
@@ -336,6 +335,20 @@ def _failures() -> tuple[type[Exception], ...]:
     from torch._dynamo import exc
 
     return (exc.TorchDynamoException, exc.FailOnRecompileLimitHit, NotImplementedError)
+
+
+def _gradients_at_once() -> contextlib.AbstractContextManager[Any]:
+    """Have torch compile a backward pass with the forward pass, not in the first backward pass.
+
+    What fails there would come out of torch's autograd, where nobody can say what to do instead.
+    """
+    from torch._functorch import config
+
+    name = "force_non_lazy_backward_lowering"  # of torch 2.8 and later
+    if not hasattr(config, name):
+        return contextlib.nullcontext()
+    patched: contextlib.AbstractContextManager[Any] = config.patch(**{name: True})
+    return patched
 
 
 @contextlib.contextmanager

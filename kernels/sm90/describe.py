@@ -8,6 +8,7 @@ from flexfa4.kernels.backward.describe import gradients_in_words
 from flexfa4.kernels.forward.architecture import Row
 from flexfa4.kernels.forward.describe import INPUTS, describe_variant, emulated_in_words
 from flexfa4.kernels.sm90.backward.architecture import HOPPER_BACKWARD
+from flexfa4.kernels.sm90.forward.parts import parts_of
 from flexfa4.kernels.sm90.forward.plan import ForwardPlan
 from flexfa4.kernels.sm90.forward.storage import SHARED_MEMORY
 from flexfa4.kernels.sm90.forward.tilings import FORWARD, UNMASKED
@@ -27,6 +28,7 @@ def describe_plan(plan: ForwardPlan) -> list[Row]:
         ),
         ("tiling", _tiling(plan)),
         *describe_variant(plan),
+        *_parts(plan),
         *_emulated(plan),
         ("shared memory", f"{storage.bytes} bytes of {SHARED_MEMORY}"),
         describe_time(plan),
@@ -47,10 +49,20 @@ def _tiling(plan: ForwardPlan) -> str:
     elif smaller != usual and smaller == UNMASKED.get(head_dims):
         found += ", without a mask"
     elif smaller != usual:
-        found += "; a smaller tile, which leaves registers to the mods"
+        found += "; another tile, which leaves registers to the mods"
     if tiling.emulated != usual.emulated:
         found += "; the share of emulated exponentials is the user's choice"
     return found
+
+
+def _parts(plan: ForwardPlan) -> list[Row]:
+    parts, columns = parts_of(plan), plan.tiling.keys // 4
+    of_mods = {"score mod": parts.scores}
+    if plan.mask is not None:
+        of_mods["mask"] = parts.mask
+    told = [f"{name} for {part}" for name, part in of_mods.items() if part < columns]
+    shown = f"{', '.join(told)} of a thread's {columns} columns at once, for its registers"
+    return [("evaluated", shown)] if told else []
 
 
 def _emulated(plan: ForwardPlan) -> list[Row]:

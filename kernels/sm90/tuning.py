@@ -43,18 +43,18 @@ _NOTHING: Final = dict.fromkeys(_WARPGROUPS, 1 << 10)
 _COMPUTING: Final = {1: 200, 2: 188, 3: 128}
 """Likewise of plans whose score mod is more than a factor and terms that are added."""
 
-_MASKED: Final = {1: 176, 2: 176, 3: 104}
-"""Likewise where a mask is evaluated for each score, or the score mod reads for each score."""
+_MASKED: Final = {1: 200, 2: 176, 3: 96}
+"""Likewise of plans whose mask is evaluated for each score."""
 
-_MASKED_AND_READING: Final = {1: 176, 2: 124, 3: 0}
-"""Likewise where both are so, or the score mod is a large one."""
+_ADDING: Final = {1: 200, 2: 176, 3: 104}
+"""Likewise of plans whose score mod adds what is not linear in positions."""
 
-_WIDEST_OF_LARGE: Final = 128
-"""Columns of an output up to which large mods get smaller tiles."""
+_READING: Final = {1: 200, 2: 172, 3: 0}
+"""Likewise of plans whose score mod reads for each key, or is evaluated in parts."""
 
-_MANY: Final = 14.0
-"""Instructions for each score from which on a mod is large, unless it is a function of the score:
-ptxas begins its terms for many scores at once, before the products are there."""
+_WIDE: Final = 128
+_KEYS_OF_WIDE: Final = 80
+"""Keys that two warpgroups get for these where heads of q and k are wider than `_WIDE`."""
 
 
 def tiling_for(head_dims: tuple[int, int], tile: Tile) -> Tiling | Refusal:
@@ -118,7 +118,9 @@ def fitting(plan: ForwardPlan) -> Tiling:
         if tiling.keys > _FEWEST_KEYS and limits[tiling.warpgroups]:
             tiling = replace(tiling, keys=tiling.keys - 16)
         elif tiling.warpgroups > 1:
-            tiling = Tiling(tiling.warpgroups - 1, 128, tiling.stages)
+            wide = plan.head_dims[0] > _WIDE and limits is _READING
+            keys = _KEYS_OF_WIDE if wide else _KEYS[-1]
+            tiling = Tiling(tiling.warpgroups - 1, keys, tiling.stages)
         else:
             break
     return tiling
@@ -126,13 +128,15 @@ def fitting(plan: ForwardPlan) -> Tiling:
 
 def _limits(plan: ForwardPlan) -> dict[int, int]:
     """Return how many registers may hold scores, probabilities and output, by warpgroups."""
-    reads = any(_reads_for_each_score(node) for node in plan.score.nodes())
-    masked = plan.mask is not None
-    if _is_large(plan) or (masked and reads):
-        return _MASKED_AND_READING
-    if masked or reads:
+    score = plan.score
+    adds = any(term.part is not None for term in score.terms)
+    if any(map(_reads_for_each_key, score.nodes())) or (adds and _is_in_parts(plan)):
+        return _READING
+    if plan.mask is not None:
         return _MASKED
-    return _NOTHING if plan.score.core is None else _COMPUTING
+    if adds:
+        return _ADDING
+    return _NOTHING if score.core is None else _COMPUTING
 
 
 def _registers(head_dims: tuple[int, int], tiling: Tiling) -> int:
@@ -140,26 +144,16 @@ def _registers(head_dims: tuple[int, int], tiling: Tiling) -> int:
     return tiling.keys // 2 + tiling.keys // 4 + head_dims[1] // 2
 
 
-def _is_large(plan: ForwardPlan) -> bool:
-    """Whether what a score mod adds takes many instructions for each score.
+def _is_in_parts(plan: ForwardPlan) -> bool:
+    from flexfa4.kernels.sm90.forward.parts import parts_of  # which few calls need
 
-    Outputs of more columns leave two warpgroups no smaller tile, so it is not asked there.
-    """
-    if plan.head_dims[1] > _WIDEST_OF_LARGE:
-        return False
-    if plan.score.core is not None or all(term.part is None for term in plan.score.terms):
-        return False
-    from flexfa4.kernels.emit.cost import cost_of_score  # which few calls need
-    from flexfa4.kernels.sm90.model import fragment_of
-
-    cost = cost_of_score(plan.score, plan.score_captures, fragment_of(plan), plan.fast)
-    return cost.all >= _MANY
+    return parts_of(plan).scores < plan.tiling.keys // 4
 
 
 @functools.lru_cache(maxsize=1024)
-def _reads_for_each_score(root: Node) -> bool:
-    """Whether a captured tensor is read at places that differ from score to score."""
-    return any(n.op == "load" and {"q", "kv"} <= n.depends for n in topological(root))
+def _reads_for_each_key(root: Node) -> bool:
+    """Whether a captured tensor is read at places that differ from key to key."""
+    return any(node.op == "load" and "kv" in node.depends for node in topological(root))
 
 
 def _plan(head_dims: tuple[int, int], tiling: Tiling) -> ForwardPlan:

@@ -5,6 +5,7 @@
     plan         all that the code depends on: how work is cut, and the tensor maps
     storage      what lies where in shared memory
     tilings      how work is cut, by head dims: written by benchmarks/h200_tilings.py
+    parts        for how many columns mods are evaluated together
 
     kernel       the block: set-up, and which warps do what
     scores       where mod and mask are spliced in

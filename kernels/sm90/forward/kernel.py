@@ -12,6 +12,7 @@ from typing import Any, Final
 import cutlass
 from cutlass import Int32, Int64, cute
 
+from flexfa4.frontend.ir import topological
 from flexfa4.kernels.emit.places import Columns
 from flexfa4.kernels.forward.parameters import Parameters
 from flexfa4.kernels.forward.set_up import DTYPES, carriers_of, numbers_at, walk_of
@@ -19,6 +20,7 @@ from flexfa4.kernels.forward.tiles import TileShape
 from flexfa4.kernels.sm90.forward.consume import Consumer, make_operands, normalise
 from flexfa4.kernels.sm90.forward.epilogue import Epilogue
 from flexfa4.kernels.sm90.forward.load import Producer, Rings
+from flexfa4.kernels.sm90.forward.parts import columns_of, parts_of
 from flexfa4.kernels.sm90.forward.plan import ForwardPlan
 from flexfa4.kernels.sm90.forward.scores import ROWS, ItemScores
 from flexfa4.primitives import dispatch, tma, wgmma
@@ -34,6 +36,11 @@ _EPILOGUE: Final = 4
 
 REGISTERS: Final = {1: (56, 256), 2: (24, 240), 3: (32, 160)}
 """Registers of a thread, by consumer warpgroups: of the producer's, and of each consumer's."""
+
+_MORE_TO_PRODUCE: Final = {**REGISTERS, 2: (40, 232)}
+"""Likewise where the ends of a query's keys take more than sums: 24 do not suffice for these."""
+
+_OF_SUMS: Final = {"const", "input", "scalar", "symbol", "add", "sub", "max", "min"}
 
 
 class ForwardKernel:
@@ -70,7 +77,7 @@ class ForwardKernel:
                     tma.prefetch(carrier)
         cute.arch.sync_threads()
         typed = cute.recast_ptr(base, dtype=self._dtype)
-        produce, consume = REGISTERS[self.plan.tiling.warpgroups]
+        produce, consume = registers_of(self.plan)
         warpgroup = warp // _WARPS
         if warpgroup == 0:
             cute.arch.setmaxregister_decrease(produce)
@@ -82,8 +89,7 @@ class ForwardKernel:
 
     @property
     def _columns(self) -> Columns:
-        count = self.plan.tiling.keys // 4
-        return Columns(tuple(wgmma.column_of(i) for i in range(count)), 2)
+        return columns_of(self.plan, parts_of(self.plan).ahead)
 
     @property
     def _dtype(self) -> Any:
@@ -179,3 +185,11 @@ class ForwardKernel:
         if not self.plan.sink:
             return [None] * ROWS
         return [parameters.sink_of(scores.heads[row]) for row in range(ROWS)]
+
+
+def registers_of(plan: ForwardPlan) -> tuple[int, int]:
+    """Return the registers of a thread of the producer's warpgroup, and of a consumer."""
+    interval, of_sums = plan.walk.interval, True
+    if interval is not None:
+        of_sums = all(n.op in _OF_SUMS for n in topological(interval.begin, interval.end))
+    return (REGISTERS if of_sums else _MORE_TO_PRODUCE)[plan.tiling.warpgroups]

@@ -8,7 +8,8 @@ otherwise by the mask itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import cutlass
@@ -19,6 +20,8 @@ from flexfa4.kernels.emit.evaluator import TraceTime
 from flexfa4.kernels.emit.places import Row
 from flexfa4.kernels.emit.sites import MaskSite, ScoreSite
 from flexfa4.kernels.forward.parameters import Parameters
+from flexfa4.kernels.sm90.forward.parts import Parts, columns_of, parts_of
+from flexfa4.kernels.sm90.forward.plan import ForwardPlan
 from flexfa4.primitives import wgmma
 from flexfa4.primitives.running_softmax import Ends
 from flexfa4.primitives.scheduler import Item
@@ -38,6 +41,7 @@ class ItemScores(TraceTime):
 
     def __init__(self, parameters: Parameters, item: Item, warpgroup: Int32, thread: Int32) -> None:
         plan = parameters.plan
+        assert isinstance(plan, ForwardPlan)
         self._plan = plan
         self._kv_len = parameters["kv_len"]
         self._column = 2 * (thread % 4)
@@ -56,8 +60,10 @@ class ItemScores(TraceTime):
         self._score: ScoreSite = parameters.score_site(item.batch, head).with_rows(own)
         self._limits: list[tuple[Any, Any]] = []
         self._mask: MaskSite | None = None
+        self._parts = parts_of(plan)
         if plan.mask is not None:
-            self._mask = parameters.mask_site(item.batch, head).with_rows(own)
+            columns = columns_of(plan, ahead=0)
+            self._mask = parameters.mask_site(item.batch, head, columns).with_rows(own)
         else:
             limits, from_start = parameters.limits, plan.walk.from_first
             for h, q in zip(self.heads, self.queries, strict=True):
@@ -86,10 +92,12 @@ class ItemScores(TraceTime):
             limits = [(0, end) for _ in range(ROWS)]
             if self._limits:
                 limits = [(_less(begin, origin), end - origin) for begin, end in self._limits]
-        values = not self._plan.score.max_of_products
-        return TileScores(self._score.at_tile(origin, tail=masked), mask, limits, values)
+        modified = not self._plan.score.max_of_products
+        score = self._score.at_tile(origin, tail=masked)
+        return TileScores(score, mask, limits, modified, self._parts, self._kv_len)
 
 
+@dataclass(frozen=True)
 class TileScores(TraceTime):
     """The scores of a tile, in one thread.
 
@@ -99,19 +107,16 @@ class TileScores(TraceTime):
         limits: of each row the visible columns, relative to the thread's first one; None where all
             are visible.
         modified: scores are not the products themselves.
+        parts: for how many columns these are evaluated together.
+        kv_len: how many keys there are.
     """
 
-    def __init__(
-        self,
-        score: ScoreSite,
-        mask: MaskSite | None,
-        limits: list[tuple[Any, Any]] | None,
-        modified: bool,
-    ) -> None:
-        self.score = score
-        self.mask = mask
-        self.limits = limits
-        self.modified = modified
+    score: ScoreSite
+    mask: MaskSite | None
+    limits: list[tuple[Any, Any]] | None
+    modified: bool
+    parts: Parts
+    kv_len: Int32
 
     def factor(self, row: int) -> Float32:
         """Return what multiplies the scores of a row into units of log2: positive."""
@@ -127,11 +132,15 @@ class TileScores(TraceTime):
         Args:
             scores: of a tile; overwritten.
         """
-        if self.modified or self.mask is not None:
-            for row in range(ROWS):
-                for column in range(scores.columns):
-                    score = self._score(row, column, Float32(scores.value(row, column)))
-                    scores.set(row, column, score.ir_value())
+        if self.modified:
+            for columns in _parts_of(scores.columns, self.parts.scores):
+                if len(columns) == scores.columns:
+                    _modify(scores, self.score, columns)
+                else:
+                    _in_branch(_modify, scores, self.score, columns, self.kv_len)
+        if self.mask is not None:
+            for columns in _parts_of(scores.columns, self.parts.mask):
+                _in_branch(_hide, scores, self.mask, columns, self.kv_len)
         if self.limits is not None:
             ends = [end for _, end in self.limits]
             _hide_from(scores, ends)
@@ -139,12 +148,41 @@ class TileScores(TraceTime):
             if not isinstance(begins[0], int):
                 _hide_before(scores, begins)
 
-    def _score(self, row: int, column: int, product: Float32) -> Float32:
-        score = self.score.value(row, column, product) if self.modified else product
-        if self.mask is None:
-            return score
-        visible = self.mask.visible(row, column)
-        return Float32(cutlass.select_(visible, score, -Float32.inf))
+
+def _parts_of(columns: int, part: int) -> list[range]:
+    return [range(first, min(first + part, columns)) for first in range(0, columns, part)]
+
+
+def _modify(scores: wgmma.Rows, site: ScoreSite, columns: range) -> None:
+    for row in range(ROWS):
+        for column in columns:
+            product = Float32(scores.value(row, column))
+            scores.set(row, column, site.value(row, column, product).ir_value())
+
+
+def _hide(scores: wgmma.Rows, site: MaskSite, columns: range) -> None:
+    for row in range(ROWS):
+        for column in columns:
+            score = Float32(scores.value(row, column))
+            score = Float32(cutlass.select_(site.visible(row, column), score, -Float32.inf))
+            scores.set(row, column, score.ir_value())
+
+
+@cute.jit
+def _in_branch(
+    apply: Callable[..., None],
+    scores: wgmma.Rows,
+    site: ScoreSite | MaskSite,
+    columns: range,
+    kv_len: Int32,
+) -> None:
+    """Apply a mod to some columns, in a branch that is always taken; see `parts`.
+
+    The condition holds for any length, which no compiler knows, and is another one for each part:
+    branches of one condition may be joined.
+    """
+    if kv_len > -1 - columns[0]:
+        apply(scores, site.inside(), columns)
 
 
 @cute.jit

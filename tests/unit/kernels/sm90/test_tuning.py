@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import torch
 
 from flexfa4.ahead_of_time import Call, plan_of
 from flexfa4.kernels.architectures import architecture
@@ -101,31 +103,42 @@ def test_what_is_not_served_is_refused_with_what_would_be(
     assert architecture("sm90").refused_head_dims((80, 48)) is None
 
 
-@pytest.mark.parametrize(
-    ("score_mod", "keys"),
-    [
-        ("score + log(1 + 2 * abs(q - kv)) * sqrt(abs(q - kv) * 3)", 128),
-        ("score + " + " + ".join(f"sin(kv * {i}.0) * cos(q * {i}.0)" for i in range(1, 9)), 80),
-        ("30 * tanh((score + " + " + ".join(f"sin(kv * {i}.0)" for i in range(9)) + ") / 30)", 128),
-    ],
-    ids=["small", "large", "a function of the score"],
-)
-def test_large_terms_get_tiles_of_fewer_keys(score_mod: str, keys: int) -> None:
-    plan = plan_of(score_mod, "q >= kv", Call((128, 128)), "sm_90a")
+def tiling_of(head_dims: tuple[int, int], score_mod: Any = None, mask: Any = None) -> Tiling:
+    plan = plan_of(score_mod, mask, Call(head_dims, heads=2, q_len=64, kv_len=64), "sm_90a")
     assert isinstance(plan, ForwardPlan)
-    assert plan.tiling == replace(FORWARD[128, 128], keys=keys)
+    return plan.tiling
+
+
+BIAS, PARITY = torch.randn(2, 64), torch.arange(64) % 2
+LARGE = "score + " + " + ".join(f"sin(kv * {i}.0) * cos(q * {i}.0)" for i in range(1, 9))
+
+
+def test_mods_that_need_registers_get_tilings_that_leave_them() -> None:
+    def reading(s: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return s + BIAS[h, kv]
+
+    def by_parity(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return PARITY[q] == PARITY[kv]
+
+    usual = FORWARD[64, 64]
+    assert usual.warpgroups == 3
+    for few in ("score * 2", "score + abs(q - kv)", "30 * tanh(score / 30)"):
+        assert tiling_of((64, 64), few, "q >= kv") == usual
+    # where two warpgroups fit all their registers, they keep the tile
+    for mod, mask in ((reading, "q >= kv"), (LARGE, "q >= kv"), (LARGE, by_parity)):
+        assert tiling_of((64, 64), mod, mask) == Tiling(warpgroups=2, keys=128)
+        assert tiling_of((128, 128), mod, mask) == FORWARD[128, 128]
+    masked = tiling_of((64, 64), None, by_parity)
+    assert masked == replace(usual, keys=usual.keys - 16)
 
 
 @pytest.mark.parametrize("head_dims", UNMASKED, ids=str)
 def test_calls_without_a_mask_have_rows_of_their_own(head_dims: tuple[int, int]) -> None:
-    def tiling(score_mod: str | None = None, mask: str | None = None) -> Tiling:
-        plan = plan_of(score_mod, mask, Call(head_dims), "sm_90a")
-        assert isinstance(plan, ForwardPlan)
-        return plan.tiling
+    def tiling(*mods: str | None, **named: str) -> Tiling:
+        return tiling_of(head_dims, *mods, **named)
 
     assert tiling() == tiling("score * 2") == UNMASKED[head_dims] != FORWARD[head_dims]
     assert tiling(mask="q >= kv") == FORWARD[head_dims]
     # where a mod has no room there
-    large = " + ".join(f"sin(kv * {i}.0) * cos(q * {i}.0)" for i in range(1, 9))
     wide = head_dims[1] > 128  # a row with few keys anyway
-    assert wide or tiling(f"score + {large}") != UNMASKED[head_dims]
+    assert wide or tiling(LARGE) != UNMASKED[head_dims]

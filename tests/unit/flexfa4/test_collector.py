@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from flexfa4.collector import no_collection
 from flexfa4.kernels.cache.store import KernelCache
-from flexfa4.kernels.compile.collector import no_collection
 from tests.compiled_kernels import compiled_kernel
 
 

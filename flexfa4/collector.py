@@ -1,6 +1,6 @@
-"""Compiling without Python's garbage collector, which finds nothing there.
+"""Importing and compiling without Python's garbage collector, which finds nothing there.
 
-Importing CuTe-DSL and tracing a kernel make a million objects that stay.  The collector starts
+Importing modules and tracing a kernel make up to a million objects that stay.  The collector starts
 again and again while they come, and looks through all that the process holds, torch included: a
 tenth of a first call, and more the larger the program is.
 """
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Final
 
 _LOCK: Final = threading.Lock()
-_inside = 0  # threads that compile
+_inside = 0  # threads that do so
 _was_on = False
 
 
