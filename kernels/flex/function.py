@@ -347,7 +347,7 @@ def _gradients_at_once() -> contextlib.AbstractContextManager[Any]:
     name = "force_non_lazy_backward_lowering"  # of torch 2.8 and later
     if not hasattr(config, name):
         return contextlib.nullcontext()
-    patched: contextlib.AbstractContextManager[Any] = config.patch(**{name: True})
+    patched: contextlib.AbstractContextManager[Any] = config.patch({name: True})
     return patched
 
 
