@@ -8,9 +8,10 @@
     cubin             what machine code says of itself: registers, stack, parameters
     traced            what CuTe-DSL traced: the launch, the tensor maps of its parameters
     cute              one compilation by CuTe-DSL, without a GPU and without its settings
+    casters           quicker ways to the values that CuTe-DSL makes of results
     compiler          `compile_kernel`: compile, check, and say what went wrong
     errors            the texts for that
 
-Only `cute` and `compiler` load cutlass.  A kernel that comes from a cache, or from a file,
-is launched without it.
+Only `casters`, `cute` and `compiler` load cutlass.  A kernel that comes from a cache, or from a
+file, is launched without it.
 """

@@ -35,6 +35,7 @@ from cutlass.base_dsl.compiler import (
 )
 from cutlass.cutlass_dsl import CuTeDSL
 
+from flexfa4.kernels.compile.casters import quick_casters
 from flexfa4.kernels.compile.errors import UnfittingCompilerError
 from flexfa4.kernels.compile.signature import (
     Float32,
@@ -109,7 +110,8 @@ def compile_with_cute(
         Exception: whatever the object, or CuTe-DSL, raises.
     """
     trace = Trace()
-    with _LOCK, _settings(arch), tempfile.TemporaryDirectory(prefix="flexfa4-") as folder:
+    within = tempfile.TemporaryDirectory(prefix="flexfa4-")
+    with _LOCK, _settings(arch), quick_casters(), within as folder:
         remarks = Path(folder) / "remarks"
         options: list[Any] = [
             GPUArch(arch),

@@ -30,7 +30,8 @@ _MAP: Final = re.compile(
 )
 _SWIZZLE: Final = re.compile(r"S<(\d),4,3>")
 _CONFIG: Final = "!llvm.struct<(array<3 x i32>, array<3 x i32>, i64, ptr, ptr, i32)>"
-_TOO_LITTLE: Final = "Error: shared memory usage in"
+_TOO_LITTLE: Final = b"Error: shared memory usage in"
+_KERNEL: Final = "cuda.kernel"
 _SHARED_MEMORY: Final = [0, 2]  # where a launch configuration holds it
 
 
@@ -70,7 +71,7 @@ class Trace:
     def note(self, _dsl: Any, module: Any, _name: str) -> None:
         """Note what a traced module has; a hook of CuTe-DSL's ``cute.compile``."""
         for op in _walk(module.operation):
-            if op.name == "cuda.kernel":
+            if op.name == _KERNEL:
                 attributes = op.attributes  # of cutlass: like a dict, but without get()
                 facts = str(attributes[_FACTS]) if _FACTS in attributes else ""
                 self.kernels.append((_symbol(attributes["sym_name"]), facts))
@@ -132,7 +133,8 @@ def lacks_shared_memory(lowered: Any) -> bool:
     texts, used = set(), set()
     for op in _walk(lowered.operation):
         if op.name == "llvm.mlir.global" and "value" in op.attributes:
-            if _TOO_LITTLE in str(op.attributes["value"]):
+            # as bytes: machine code is among them, which takes long to write as text
+            if _TOO_LITTLE in getattr(op.attributes["value"], "value_bytes", b""):
                 texts.add(_symbol(op.attributes["sym_name"]))
         elif op.name == "llvm.mlir.addressof":
             used.add(_symbol(op.attributes["global_name"]))
@@ -172,8 +174,10 @@ def _layout(operand: Any) -> str:
 
 
 def _walk(op: Any) -> Iterator[Any]:
-    """Yield an operation and all inside of it."""
+    """Yield an operation and all inside of it, but for the code of kernels: nearly all there is."""
     yield op
+    if op.name == _KERNEL:
+        return
     for region in op.regions:
         for block in region.blocks:
             for inside in block.operations:

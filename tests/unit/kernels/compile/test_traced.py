@@ -79,6 +79,22 @@ def test_a_cluster_is_known_where_it_is_constant(facts: str, cluster: Any) -> No
     assert trace(facts=facts).cluster() == cluster
 
 
+def test_the_code_of_a_kernel_is_not_looked_through() -> None:
+    class Block:
+        arguments = (SimpleNamespace(type="i32"),)
+
+        @property
+        def operations(self) -> Any:
+            raise AssertionError("a kernel has ten thousand")
+
+    code = SimpleNamespace(blocks=[Block()])
+    kernel = op("cuda.kernel", sym_name='"kernel_0"')
+    kernel.regions = [code]
+    noted = Trace()
+    noted.note(None, op("builtin.module", inside=[op("gpu.module", inside=[kernel])]), "")
+    assert noted.kernels == [("kernel_0", "")] and noted.types == ["i32"]
+
+
 # ---- a lowered module, of objects that look like CuTe-DSL's ----
 
 
@@ -96,7 +112,14 @@ def result(made: Any) -> Any:
 def host_code(*values: Any, texts: tuple[str, ...] = (), used: tuple[str, ...] = ()) -> Any:
     """Return a module that stores values as shared memory of launches."""
     number = op("llvm.mlir.constant", value=SimpleNamespace(value=7))
-    inside = [op("llvm.mlir.global", sym_name=f'"text_{n}"', value=t) for n, t in enumerate(texts)]
+    inside = [
+        op(
+            "llvm.mlir.global",
+            sym_name=f'"text_{n}"',
+            value=SimpleNamespace(value_bytes=t.encode()),
+        )
+        for n, t in enumerate(texts)
+    ]
     inside += [op("llvm.mlir.addressof", global_name=f"@{name}") for name in used]
     for value in values:
         made = op("llvm.mlir.constant", value=SimpleNamespace(value=value))
