@@ -22,19 +22,23 @@ from flexfa4.primitives.exponentials import (
     EmulatedFraction,
 )
 from flexfa4.primitives.packed import Pair
+from flexfa4.primitives.registers import Value
 
 _MAX_OR_NAN: Final = "max.NaN.f32 $0, $1, $2;"
 
 
 def exp2(x: Float32) -> Float32:
     """Return 2^x by the exponential unit, within 2 ulp; less than 2^-126 is 0."""
-    return Float32(math.exp2(x.ir_value(), fastmath=arith.FastMathFlags.fast))
+    return Float32(_exp2(x.ir_value()))
 
 
 def exp2_of_pair(x: Pair) -> Pair:
     """Return 2^x of two numbers by the exponential unit."""
-    first, second = packed.lanes(x)
-    return packed.pair(exp2(first), exp2(second))
+    return packed.pair(*map(_exp2, packed.values(x)))
+
+
+def _exp2(x: Value) -> Value:
+    return math.exp2(x, fastmath=arith.FastMathFlags.fast)
 
 
 def exp2_or_emulated(x: Float32, emulated: EmulatedFraction, index: int) -> Float32:

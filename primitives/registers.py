@@ -52,11 +52,11 @@ class Numbers:
 
     def value(self, place: int) -> Value:
         """Return the number at a place."""
-        return llvm.load(T.f32(), self._addresses[place], alignment=_BYTES)
+        return llvm.LoadOp(T.f32(), self._addresses[place], alignment=_BYTES).result
 
     def set(self, place: int, value: Value) -> None:
         """Set the number at a place."""
-        llvm.store(value, self._addresses[place], alignment=_BYTES)
+        llvm.StoreOp(value, self._addresses[place], alignment=_BYTES)
 
     def __getitem__(self, place: int) -> Float32:
         return Float32(self.value(place))

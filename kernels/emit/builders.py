@@ -89,24 +89,27 @@ def resized(value: Value, kind: Machine) -> Value:
     return arith.extsi(T.i64(), value) if kind == "i64" else arith.trunci(T.i32(), value)
 
 
-def moved(address: Value, index: Value, stride: int | Value, *, often: bool) -> Value:
+def extended(value: Value) -> Value:
+    """Return an integer that is not negative as i64."""
+    return value if machine(value) == "i64" else arith.extui(T.i64(), value)
+
+
+def moved(address: Value, index: Value, stride: int | Value, wide: Value | None) -> Value:
     """Return ``address + index * stride``.
 
     Args:
         address: i64.
         index: i32 or i64, not negative.
         stride: in bytes: a number, or of the index' type, in which the product fits.
-        often: it is computed for each column.
+        wide: the stride as i64 where this is computed for each column; None elsewhere.
     """
     if isinstance(stride, int):
         # of 32 bits with a number, one instruction multiplies and adds
-        return arith.addi(address, arith.muli(resized(index, "i64"), constant("i64", stride)))
-    if machine(index) == "i32" and often:  # so it does with a value, and takes more registers
-        index, stride = arith.extui(T.i64(), index), arith.extui(T.i64(), stride)
-    product = arith.muli(index, stride)
-    if machine(product) == "i32":
-        product = arith.extui(T.i64(), product)
-    return arith.addi(address, product)
+        step = constant("i64", stride) if wide is None else wide
+        return arith.addi(address, arith.muli(resized(index, "i64"), step))
+    if wide is not None:  # so it does with a value, and takes more registers
+        index, stride = extended(index), wide
+    return arith.addi(address, extended(arith.muli(index, stride)))
 
 
 def scaled(distance: Value, storage: str) -> Value:
@@ -172,7 +175,7 @@ def instruction(name: str) -> Callable[[Value], Value]:
 
     def call(x: Value) -> Value:
         if packed.is_pair(x):
-            return packed.pair(*[call(lane.ir_value()) for lane in packed.lanes(x)])
+            return packed.pair(*map(call, packed.values(x)))
         return llvm.inline_asm(T.f32(), [x], f"{name} $0, $1;", "=f,f", has_side_effects=False)
 
     return call
@@ -183,8 +186,7 @@ def instruction2(name: str) -> Callable[[Value, Value], Value]:
 
     def call(x: Value, y: Value) -> Value:
         if packed.is_pair(x):
-            lanes = zip(packed.lanes(x), packed.lanes(y), strict=True)
-            return packed.pair(*[call(a.ir_value(), b.ir_value()) for a, b in lanes])
+            return packed.pair(*map(call, packed.values(x), packed.values(y)))
         asm = f"{name} $0, $1, $2;"
         return llvm.inline_asm(T.f32(), [x, y], asm, "=f,f,f", has_side_effects=False)
 

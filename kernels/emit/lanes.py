@@ -13,6 +13,7 @@ from flexfa4.frontend.ir import Node
 from flexfa4.kernels.emit import builders as make
 from flexfa4.kernels.emit.builders import Value
 from flexfa4.kernels.emit.evaluator import Frame
+from flexfa4.kernels.emit.places import EVERYWHERE
 from flexfa4.primitives import packed
 
 
@@ -84,14 +85,16 @@ class TwoColumns:
 
     def spread(self, of_row: Value) -> Value:
         """See `Lanes`."""
-        return packed.both(of_row)
+        # once for a tile: kept with the number, so that no other one has its identity
+        of_tile = ("both", id(of_row))
+        return self._frame.shared(of_tile, EVERYWHERE, lambda: (of_row, packed.both(of_row)))[1]
 
     def plus_product(self, total: Value | None, factor: Value, part: Node) -> Value:
         """See `Lanes`."""
         if not self._frame.modifies(part):
             return _product(packed.both(factor), self.evaluate(part), total)
         parts, sums = (
-            [None, None] if pair is None else [lane.ir_value() for lane in packed.lanes(pair)]
+            (None, None) if pair is None else packed.values(pair)
             for pair in (self.evaluate(part), total)
         )
         return packed.pair(*[_product(factor, p, s) for p, s in zip(parts, sums, strict=True)])

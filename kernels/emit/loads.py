@@ -185,17 +185,27 @@ class _Reading:
                 assert element is not None
                 index = index[element]
             index = self._index(axis, index)
-            often = "column" in self.frame.axes(node)
-            address = make.moved(address, index, self._stride(axis), often=often)
+            wide = self._wide_stride(axis) if "column" in self.frame.axes(node) else None
+            address = make.moved(address, index, self._stride(axis), wide)
         return address
+
+    def _wide_stride(self, axis: int) -> Value:
+        """Return the stride of an axis in bytes as i64: once for all columns."""
+        stride = self._stride(axis)
+
+        def compute() -> Value:
+            return constant("i64", stride) if isinstance(stride, int) else make.extended(stride)
+
+        return self.frame.shared(("wide stride", self.load.attr, axis), EVERYWHERE, compute)
 
     def _stride(self, axis: int) -> int | Value:
         """Return the stride of an axis in bytes: a number, or a value of the type of offsets."""
         if axis not in self.tensor.strides:
             return self.size
-        stride, size = self.tensor.strides[axis], constant(self.tensor.whole, self.size)
-        what = ("stride", self.load.attr, axis)
-        return self.frame.shared(what, EVERYWHERE, lambda: arith.muli(stride, size))
+        stride, what = self.tensor.strides[axis], ("stride", self.load.attr, axis)
+        return self.frame.shared(
+            what, EVERYWHERE, lambda: arith.muli(stride, constant(self.tensor.whole, self.size))
+        )
 
     def _index(self, axis: int, index: Value) -> Value:
         """Return an index counted from the start, within the tensor, in the type of its offsets.
@@ -209,7 +219,10 @@ class _Reading:
         if not known.from_start[axis] and self.frame.interval(node).lo < 0:
             index = arith.minui(index, arith.addi(index, self.tensor.sizes[axis]))
         if not known.in_range or (self.at_places_of_others and self.made.along in node.depends):
-            last = arith.subi(self.tensor.sizes[axis], constant(kind, 1))
+            last = self.frame.shared(
+                ("last", self.load.attr, axis), EVERYWHERE,
+                lambda: arith.subi(self.tensor.sizes[axis], constant(kind, 1)),
+            )  # fmt: skip
             index = arith.minui(index, last)
         return index
 

@@ -45,7 +45,7 @@ def keep(frame: Frame, node: Node, places: Sequence[Place], value: Any) -> None:
     """Keep the values of a node at two places, as a pair and for each of them."""
     frame.keep(_key(node), frame.first(node, places[0]), value)
     vector = isinstance(value, list)
-    lanes = [[lane.ir_value() for lane in packed.lanes(v)] for v in (value if vector else [value])]
+    lanes = [packed.values(pair) for pair in (value if vector else [value])]
     for i, place in enumerate(places):
         own = [lane[i] for lane in lanes]
         frame.keep(node, frame.first(node, place), own if vector else own[0])

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import cutlass
 from cutlass import Boolean, Float32, Int32, cute
 from cutlass._mlir import ir
-from cutlass._mlir.dialects import llvm, vector
+from cutlass._mlir.dialects import arith, llvm, vector
 
 from flexfa4.kernels.forward.parameters import Parameters
 from flexfa4.kernels.forward.tiles import ELEMENT
@@ -114,8 +114,9 @@ class Epilogue:
             if some:
                 tmem.load(start + first, part)
                 tmem.wait_for_loads()
-                scale_row(Numbers(part), inverse)
-                _clear_where(Boolean(inverse == 0.0), part)
+                row = Numbers(part)
+                scale_row(row, inverse)
+                _clear_where(Boolean(inverse == 0.0), row)
             self._put(half, first, part)
 
     def _put(self, half: int, first: int, part: Any) -> None:
@@ -127,10 +128,10 @@ class Epilogue:
         start = tcgen05.address_of(self.base) + (self.storage.out_at + half * self.storage.out_step)
         slab, inside = divmod(first * ELEMENT, out.swizzle)
         line = self.correction.row * out.swizzle
+        # the exclusive-or of a swizzle: lines of 128 bytes choose among the units of a row
+        chosen = ((line >> 7) & (out.swizzle // _UNIT - 1)) << 4
         for unit in range(_COLUMNS * ELEMENT // _UNIT):
-            place = line + (inside + unit * _UNIT)
-            # the exclusive-or of a swizzle: lines of 128 bytes choose among the units of a row
-            place = place ^ (((line >> 7) & (out.swizzle // _UNIT - 1)) << 4)
+            place = (line + (inside + unit * _UNIT)) ^ chosen
             values = cute.make_tensor(rounded.iterator + unit * count, cute.make_layout(count))
             words = ir.VectorType.get([_UNIT // 4], Int32.mlir_type)
             bits = vector.bitcast(words, values.load().ir_value())
@@ -178,6 +179,7 @@ class Epilogue:
         cute.arch.barrier(barrier_id=self.barrier, number_of_threads=_THREADS)
 
 
-def _clear_where(condition: Boolean, row: Any) -> None:
-    for i in range(cute.size(row)):
-        row[i] = cutlass.select_(condition, Float32(0.0), row[i])
+def _clear_where(condition: Boolean, row: Numbers) -> None:
+    clear, nothing = condition.ir_value(), Float32(0.0).ir_value()
+    for place in row.places:
+        row.set(place, arith.select(clear, nothing, row.value(place)))
