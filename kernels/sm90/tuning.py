@@ -95,11 +95,7 @@ def feasible(head_dims: tuple[int, int]) -> Iterator[Tiling]:
     for warpgroups in _WARPGROUPS:
         for keys in _KEYS:
             tiling = Tiling(warpgroups, keys, _STAGES)
-            nbytes = plan_storage(tiling.rows, keys, head_dims, _STAGES).bytes
-            if (
-                _registers(head_dims, tiling) <= _ACCUMULATORS[warpgroups]
-                and nbytes <= SHARED_MEMORY
-            ):
+            if _has_room(head_dims, tiling, _ACCUMULATORS):
                 yield tiling
 
 
@@ -112,9 +108,9 @@ def fitting(plan: ForwardPlan) -> Tiling:
     limits, tiling = _limits(plan), plan.tiling
     if plan.walk.source == "dense" and plan.mask is None and not plan.varlen:
         unmasked = UNMASKED.get(plan.head_dims, tiling)
-        if _registers(plan.head_dims, unmasked) <= limits[unmasked.warpgroups]:
+        if _has_room(plan.head_dims, unmasked, limits):
             return unmasked
-    while _registers(plan.head_dims, tiling) > limits[tiling.warpgroups]:
+    while not _has_room(plan.head_dims, tiling, limits):
         if tiling.keys > _FEWEST_KEYS and limits[tiling.warpgroups]:
             tiling = replace(tiling, keys=tiling.keys - 16)
         elif tiling.warpgroups > 1:
@@ -137,6 +133,12 @@ def _limits(plan: ForwardPlan) -> dict[int, int]:
     if adds:
         return _ADDING
     return _NOTHING if score.core is None else _COMPUTING
+
+
+def _has_room(head_dims: tuple[int, int], tiling: Tiling, limits: dict[int, int]) -> bool:
+    """Whether a tiling fits registers, of which `limits` are for each thread, and shared memory."""
+    nbytes = plan_storage(tiling.rows, tiling.keys, head_dims, tiling.stages).bytes
+    return _registers(head_dims, tiling) <= limits[tiling.warpgroups] and nbytes <= SHARED_MEMORY
 
 
 def _registers(head_dims: tuple[int, int], tiling: Tiling) -> int:

@@ -142,3 +142,18 @@ def test_calls_without_a_mask_have_rows_of_their_own(head_dims: tuple[int, int])
     # where a mod has no room there
     wide = head_dims[1] > 128  # a row with few keys anyway
     assert wide or tiling(LARGE) != UNMASKED[head_dims]
+
+
+@pytest.mark.parametrize("head_dim", range(16, 257, 16))
+def test_the_tiling_that_makes_room_for_a_mod_fits_shared_memory(head_dim: int) -> None:
+    def by_parity(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return PARITY[q] == PARITY[kv]
+
+    def reading(s: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return s + BIAS[h, kv]
+
+    for head_dims in (dims for dims in EVERY if dims[0] == head_dim):
+        for mod, mask in ((None, by_parity), (reading, "q >= kv"), (LARGE, "q >= kv")):
+            tiling = tiling_of(head_dims, mod, mask)
+            storage = plan_storage(tiling.rows, tiling.keys, head_dims, tiling.stages)
+            assert storage.bytes <= SHARED_MEMORY
