@@ -56,7 +56,7 @@ class Call:
     options: Options | None = None
 
     def __post_init__(self) -> None:
-        """Refuse sizes that are none."""
+        """Refuse sizes and dtypes that are none."""
         for name in ("batch", "heads", "kv_heads", "q_len", "kv_len"):
             size = getattr(self, name)
             if size is not None and not _is_size(size):
@@ -74,6 +74,13 @@ class Call:
                 found_value=describe(dims),
                 expected="an int, at least 1, or a tuple of two: of query and key, and of value",
                 rewrite="head_dim=128",
+            )
+        if not isinstance(self.dtype, torch.dtype):
+            raise ArgumentError(
+                name="dtype",
+                found_value=describe(self.dtype),
+                expected="torch.bfloat16 or torch.float16",
+                rewrite="dtype=torch.bfloat16",
             )
 
     def with_mask(self, mask: BlockMask) -> Call:

@@ -39,7 +39,7 @@ class Hopper(Architecture[ForwardPlan, Tiling]):
 
     def tiling_of(self, plan: ForwardPlan, tile: Tile, name: str) -> Tiling:
         """Return the tiling that leaves the mods of a plan enough registers."""
-        return fitting(plan) if tile == ANY_TILE else plan.tiling
+        return fitting(plan) if tile._replace(stages=None) == ANY_TILE else plan.tiling
 
     def plan(self, tiling: Tiling, **variant: Any) -> ForwardPlan:
         """See `Architecture.plan`."""

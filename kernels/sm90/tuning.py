@@ -107,7 +107,7 @@ def fitting(plan: ForwardPlan) -> Tiling:
     """
     limits, tiling = _limits(plan), plan.tiling
     if plan.walk.source == "dense" and plan.mask is None and not plan.varlen:
-        unmasked = UNMASKED.get(plan.head_dims, tiling)
+        unmasked = replace(UNMASKED.get(plan.head_dims, tiling), stages=tiling.stages)
         if _has_room(plan.head_dims, unmasked, limits):
             return unmasked
     while not _has_room(plan.head_dims, tiling, limits):
@@ -183,6 +183,16 @@ def _chosen(head_dims: tuple[int, int], usual: Tiling, tile: Tile) -> Tiling | R
             f"{shown}, which takes {nbytes} bytes of shared memory for head dimensions"
             f" {head_dims[0]} and {head_dims[1]}",
             f"{SHARED_MEMORY} bytes",
-            "fewer keys or stages",
+            _smaller(head_dims, usual, Tiling(rows // WARPGROUP_ROWS, keys, stages), tile),
         )
     return Tiling(rows // WARPGROUP_ROWS, keys, stages, usual.early)
+
+
+def _smaller(head_dims: tuple[int, int], usual: Tiling, large: Tiling, tile: Tile) -> str:
+    """Return the option that is next to a user's choice and fits memory and registers."""
+    if tile.keys is None:
+        fewer = [replace(large, stages=n) for n in range(large.stages - 1, 0, -1)]
+    else:
+        fewer = [replace(large, keys=n) for n in range(large.keys - 16, 0, -16)]
+    found = next((t for t in fewer if _has_room(head_dims, t, _ACCUMULATORS)), usual)
+    return f"options=flexfa4.Options(tile=({found.rows}, {found.keys}), stages={found.stages})"

@@ -83,7 +83,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(
 @pytest.mark.parametrize(
     "wrong",
     [{"heads": 0}, {"kv_heads": -2}, {"heads": True}, {"head_dim": 0}, {"head_dim": (64, 64, 64)},
-     {"head_dim": (64, -8)}, {"head_dim": 64.0}, {"kv_heads": "2"}],
+     {"head_dim": (64, -8)}, {"head_dim": 64.0}, {"kv_heads": "2"}, {"dtype": "bf16"}],
     ids=str,
 )  # fmt: skip
 def test_sizes_that_are_none_are_refused(wrong: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flexfa4.ahead_of_time import Call, plan_of
+from flexfa4.api import Options
 from flexfa4.kernels.architectures import architecture
 from flexfa4.kernels.blocks.walk import WalkPlan
 from flexfa4.kernels.refusal import Refusal
@@ -47,6 +48,25 @@ def test_a_choice_is_taken_and_the_rest_stays_as_usual() -> None:
 def test_a_choice_that_there_is_no_kernel_for_is_refused(tile: Tile, limit: str) -> None:
     found = tiling_for((128, 128), tile)
     assert isinstance(found, Refusal) and limit in found.allowed
+
+
+@pytest.mark.parametrize(
+    ("tile", "instead"),
+    [
+        (Tile(128, 256), Tile(128, 160, 2)),  # the most keys that fit
+        (Tile(128, 128, 9), Tile(128, 32, 9)),
+        (Tile(stages=9), Tile(128, 128, 3)),
+        (Tile(192, 256, 64), Tile(128, 128, 2)),  # so many stages never fit
+    ],
+)
+def test_a_choice_that_is_too_large_is_refused_with_one_that_fits(
+    tile: Tile, instead: Tile
+) -> None:
+    found = tiling_for((128, 128), tile)
+    assert isinstance(found, Refusal)
+    rows, keys, stages = instead
+    assert found.rewrite == f"options=flexfa4.Options(tile=({rows}, {keys}), stages={stages})"
+    assert isinstance(tiling_for((128, 128), instead), Tiling)
 
 
 # ---- head dims that were not measured ------------------------------------------------------------
@@ -103,8 +123,11 @@ def test_what_is_not_served_is_refused_with_what_would_be(
     assert architecture("sm90").refused_head_dims((80, 48)) is None
 
 
-def tiling_of(head_dims: tuple[int, int], score_mod: Any = None, mask: Any = None) -> Tiling:
-    plan = plan_of(score_mod, mask, Call(head_dims, heads=2, q_len=64, kv_len=64), "sm_90a")
+def tiling_of(
+    head_dims: tuple[int, int], score_mod: Any = None, mask: Any = None, options: Any = None
+) -> Tiling:
+    call = Call(head_dims, heads=2, q_len=64, kv_len=64, options=options)
+    plan = plan_of(score_mod, mask, call, "sm_90a")
     assert isinstance(plan, ForwardPlan)
     return plan.tiling
 
@@ -157,3 +180,10 @@ def test_the_tiling_that_makes_room_for_a_mod_fits_shared_memory(head_dim: int) 
             tiling = tiling_of(head_dims, mod, mask)
             storage = plan_storage(tiling.rows, tiling.keys, head_dims, tiling.stages)
             assert storage.bytes <= SHARED_MEMORY
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+def test_a_choice_of_stages_alone_leaves_mods_their_registers(stages: int) -> None:
+    for mod, mask in ((None, None), (LARGE, "q >= kv"), (None, "q >= kv")):
+        found = tiling_of((64, 64), mod, mask, Options(stages=stages))
+        assert found == replace(tiling_of((64, 64), mod, mask), stages=stages)
