@@ -10,8 +10,10 @@ without reading scores and writing probabilities, which go through global memory
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 os.environ.setdefault("CUTE_DSL_ARCH", "sm_100a")
@@ -26,6 +28,8 @@ from flexfa4.frontend.tracing.trace import resolve
 from flexfa4.kernels.emit.captures import capture_plan
 from flexfa4.kernels.emit.program import prepare_score, score_promises
 from flexfa4.primitives.exponentials import POLYNOMIALS, EmulatedFraction, emulated_exp2
+
+sys.path.append(str(Path(__file__).parents[1]))
 from tests.emulate.whole_row_kernels import RowWork
 from tests.emulate.whole_rows import compiled
 

@@ -64,6 +64,8 @@ def _bars(axes: Axes, rows: list[Row]) -> None:
                     textcoords="offset points",
                 )  # fmt: skip
     names = [row["case"].removeprefix(f"{row['group']}-") for row in rows]
+    # On one line these are wider than a case, and run into each other.
+    names = [name.replace("-deterministic", "\ndeterministic") for name in names]
     axes.set_xticks(range(len(rows)), names, fontsize=7)
     axes.set_xlim(-0.6, _PER_ROW - 0.4)
     axes.set_ylabel("TFLOPS", fontsize=7)

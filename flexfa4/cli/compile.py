@@ -23,7 +23,7 @@ Compile the GPU kernel of a variant; takes CuTe-DSL, but no GPU.
 
 The mod is a score mod or a mask, and --mask is the mask beside a score mod:
 
-  flexfa4 compile alibi --mask causal --head-dim 128 --heads 32 --kv-heads 8 --out kernels
+  flexfa4 compile alibi --mask causal --head-dim 128 --heads 32 --kv-heads 8 --out compiled
 
 The folder may serve as FLEXFA4_CACHE_DIR on a machine that has a GPU and no CuTe-DSL; it takes the
 same release of FlexFA4.  A kernel serves any batch and any lengths, but for a few exceptions, which
