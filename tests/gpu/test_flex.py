@@ -15,7 +15,6 @@ if not torch.cuda.is_available():
 
 import flexfa4
 from flexfa4.kernels.emit.errors import KernelLimitError
-from flexfa4.kernels.flex.errors import FlexCompileError
 from flexfa4.testing import CASES, Attend, Inputs, Mods, Sizes, Trial, agrees, excess
 from tests.forward_trials import moved
 
@@ -64,7 +63,7 @@ def test_results_and_gradients_agree_with_the_dense_reference(
 def test_every_variant_agrees_or_is_refused(case: Any) -> None:
     try:
         assert not excess(Trial(case, SIZES, torch.bfloat16), FLEX)
-    except (KernelLimitError, FlexCompileError) as error:
+    except KernelLimitError as error:
         assert 'backend="cpu"' in str(error)
 
 

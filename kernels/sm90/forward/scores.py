@@ -133,13 +133,13 @@ class TileScores(TraceTime):
             scores: of a tile; overwritten.
         """
         if self.modified:
-            for columns in _parts_of(scores.columns, self.parts.scores):
+            for columns in _cut(scores.columns, self.parts.scores):
                 if len(columns) == scores.columns:
                     _modify(scores, self.score, columns)
                 else:
                     _in_branch(_modify, scores, self.score, columns, self.kv_len)
         if self.mask is not None:
-            for columns in _parts_of(scores.columns, self.parts.mask):
+            for columns in _cut(scores.columns, self.parts.mask):
                 _in_branch(_hide, scores, self.mask, columns, self.kv_len)
         if self.limits is not None:
             ends = [end for _, end in self.limits]
@@ -149,7 +149,8 @@ class TileScores(TraceTime):
                 _hide_before(scores, begins)
 
 
-def _parts_of(columns: int, part: int) -> list[range]:
+def _cut(columns: int, part: int) -> list[range]:
+    """Return the columns of each part, in order."""
     return [range(first, min(first + part, columns)) for first in range(0, columns, part)]
 
 
